@@ -1,0 +1,50 @@
+"""Encrypted transcripts on disk: sealed records in lanes, large content in blobs.
+
+A `Vault` is a folder of sessions. A `Writer` appends records to one session, a
+`Reader` goes through them. What the bytes are is written down in FORMAT.md. This
+package knows nothing of messages or prompts: a record is a kind and a JSON value.
+"""
+
+from .errors import (
+    BadName,
+    Damaged,
+    MissingKey,
+    NotJson,
+    NoTranscript,
+    NotStored,
+    SessionBusy,
+    StorageError,
+    UnsafePath,
+    WrongKey,
+)
+from .keys import Keys
+from .names import check_name, new_name
+from .reader import Reader
+from .records import JSON, Kind
+from .scan import Frame, Gap, Place
+from .vault import Vault
+from .writer import Writer
+
+__all__ = [
+    "JSON",
+    "BadName",
+    "Damaged",
+    "Frame",
+    "Gap",
+    "Keys",
+    "Kind",
+    "MissingKey",
+    "NoTranscript",
+    "NotJson",
+    "NotStored",
+    "Place",
+    "Reader",
+    "SessionBusy",
+    "StorageError",
+    "UnsafePath",
+    "Vault",
+    "Writer",
+    "WrongKey",
+    "check_name",
+    "new_name",
+]

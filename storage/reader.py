@@ -1,0 +1,106 @@
+"""Read one session: its records in order, and what is wrong with its files."""
+
+import bisect
+from collections.abc import Iterator
+from typing import Self
+
+from .blobs import read_blob
+from .files import Folder
+from .lanes import lane_numbers
+from .records import JSON, decode
+from .scan import Frame, Gap, LaneScan, Place
+from .sealing import SessionKeys
+
+
+class Reader:
+    """Takes no lock and may run beside the writer. Not for several threads at once."""
+
+    def __init__(self, folder: Folder, keys: SessionKeys) -> None:
+        """Read the session in `folder`, which this object owns from now on."""
+        self._folder = folder
+        self._keys = keys
+        self._lanes: dict[int, LaneScan] = {}
+        self._missing: list[int] = []
+        self._blobs: Folder | None = None
+
+    def frames(self, after: Place | None = None) -> Iterator[Frame]:
+        """Go through the records behind `after`, oldest first, without opening them.
+
+        Call it again later to see what was appended since; only that is read.
+        What is not a record is left out and stands in `torn` and `skipped`.
+        Raises `UnsafePath`, `OSError`.
+        """
+        numbers = lane_numbers(self._folder)
+        self._missing = self._find_missing(numbers)
+        for number in numbers:
+            if after is not None and number < after.lane:
+                continue
+            lane = self._scan(number)
+            lane.advance()
+            start = 0
+            if after is not None:
+                start = bisect.bisect_right(lane.frames, after, key=lambda frame: frame.place)
+            # A copy: the list grows when somebody asks again meanwhile.
+            yield from lane.frames[start:]
+
+    def value(self, frame: Frame) -> JSON:
+        """Return the value of a record, large strings and all.
+
+        Raises `Damaged` (the record, one of its blobs, or the lane's header),
+        `WrongKey`, `UnsafePath`, `OSError`.
+        """
+        where = f"record {frame.place.seq} of lane {frame.place.lane}"
+        body = self._scan(frame.place.lane).body(frame, self._keys)
+        return decode(body, self._content, where=where)
+
+    def follows(self, frame: Frame) -> bool:
+        """Tell whether a record was written right behind what stands before it in its lane.
+
+        False where a record was lost, cut out or put in. Raises as `value`.
+        """
+        return self._scan(frame.place.lane).follows(frame, self._keys)
+
+    @property
+    def torn(self) -> list[Gap]:
+        """Lanes that end in a piece of a record, as a crashed writer's does; as of `frames`."""
+        return [lane.torn for _, lane in sorted(self._lanes.items()) if lane.torn]
+
+    @property
+    def skipped(self) -> list[Gap]:
+        """Damage that `frames` went past, in order; as of `frames`."""
+        gaps = [Gap(number, 0, 0, 0, "missing lane") for number in self._missing]
+        for lane in self._lanes.values():
+            gaps += lane.gaps
+        return sorted(gaps, key=lambda gap: (gap.lane, gap.offset))
+
+    def close(self) -> None:
+        """Close the folders; harmless if they are closed."""
+        self._folder.close()
+        if self._blobs is not None:
+            self._blobs.close()
+
+    def __enter__(self) -> Self:
+        """Return the reader itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def _scan(self, number: int) -> LaneScan:
+        if number not in self._lanes:
+            self._lanes[number] = LaneScan(self._folder, number)
+        return self._lanes[number]
+
+    def _find_missing(self, numbers: list[int]) -> list[int]:
+        """Find lanes that must have been: below the newest one, or read before.
+
+        An empty lane goes away with its writer; then the next one has its number.
+        """
+        read = {number for number, lane in self._lanes.items() if lane.frames}
+        return sorted({*range(1, max(numbers, default=0)), *read} - {*numbers})
+
+    def _content(self, name: str) -> bytes:
+        if self._blobs is None:
+            self._blobs = self._folder.enter("blobs")
+        return read_blob(self._blobs, self._keys, name)
