@@ -26,5 +26,5 @@ class SourceError(ValueError):
         self.hint = hint
 
 
-class UnknownFormat(SourceError):  # noqa: N818 - named like the other errors of the package
+class UnknownFormat(SourceError):
     """The beginning of the file fits none of the known formats."""

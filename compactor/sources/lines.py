@@ -44,7 +44,7 @@ def _null(_: str) -> None:
     """Stand in for NaN and the infinities, as JavaScript writes them."""
 
 
-def _encodable(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+def _encodable(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, list):
@@ -115,7 +115,7 @@ def values_at(path: Path, offsets: Iterator[int]) -> Iterator[dict[str, Any]]:
                     yield value
 
 
-def _readable(pieces: Any) -> Iterator[tuple[Any, bool]]:  # noqa: ANN401
+def _readable(pieces: Any) -> Iterator[tuple[Any, bool]]:
     for piece in pieces:
         if piece.strip():
             try:

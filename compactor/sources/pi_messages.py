@@ -75,7 +75,7 @@ def _assistant(line: int, message: Mapping[str, Any]) -> Draft:
     )
 
 
-def _content(content: object) -> Any:  # noqa: ANN401 - a string or blocks, as on the wire
+def _content(content: object) -> Any:
     if isinstance(content, str):
         return content
     return [made for i in blocks_of(content) if isinstance(i, dict) and (made := _part(i))]

@@ -1,0 +1,36 @@
+"""Context compaction that can be undone: what leaves the prompt stays on disk, encrypted.
+
+`Compactor` makes the views of a conversation, `Transcript` reads what was recorded of it, `Policy`
+holds every threshold. Errors stand in `compactor.errors` and `compactor.storage`.
+"""
+
+from compactor.storage import Keys, StorageError
+
+from .decisions import Decision, DecisionSet
+from .errors import BadMessage, BadPolicy, Closed, CompactorError, UnknownHandle
+from .policy import MaskPolicy, PersistPolicy, Policy, Stage
+from .session import Compactor
+from .transcript import Request, Transcript
+from .view import Contributor, Stats, View
+
+__all__ = [
+    "BadMessage",
+    "BadPolicy",
+    "Closed",
+    "Compactor",
+    "CompactorError",
+    "Contributor",
+    "Decision",
+    "DecisionSet",
+    "Keys",
+    "MaskPolicy",
+    "PersistPolicy",
+    "Policy",
+    "Request",
+    "Stage",
+    "Stats",
+    "StorageError",
+    "Transcript",
+    "UnknownHandle",
+    "View",
+]

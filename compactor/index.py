@@ -1,0 +1,212 @@
+"""An incremental index of a growing history: what stands where, and where it changed.
+
+The index holds references to the caller's message objects, so that the next look at the same
+history costs pointer comparisons; only new or changed messages are inspected.
+"""
+
+import operator
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from .messages import EMPTY_CHAIN, Block, JsonObject, Kind, Message, link, plain
+from .wire import Wire
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """How the history changed: `removed` messages at `start` gave way to `added` ones.
+
+    `touched` are messages that are the same to the engine but not byte for byte (a cache mark
+    that moved, a string that became a block).
+    """
+
+    start: int
+    removed: int
+    added: int
+    touched: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A tool result in the history: its place, the tool that gave it, its block's facts."""
+
+    message: int
+    block: int
+    tool: str | None
+    facts: Block
+    alterable: bool
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Message and block position."""
+        return self.message, self.block
+
+
+class Index:
+    """Facts about a history, kept in step with it by `sync`."""
+
+    def __init__(self, wire: Wire, not_human: str) -> None:
+        """Start with an empty history; text that matches `not_human` whole is the host's."""
+        self._wire = wire
+        self._injected = re.compile(not_human, re.DOTALL)
+        self._sources: list[object] = []
+        self.plain: list[JsonObject] = []
+        self.messages: list[Message] = []
+        self._reset()
+
+    def _reset(self) -> None:
+        self.chain = [EMPTY_CHAIN]  # chain[n] names the first n messages
+        self.sums = [0]  # sums[n] are the estimated tokens of the first n messages
+        self.chars = [0]
+        self.results: list[Result] = []
+        self.last_assistant = -1
+        self.request: int | None = None
+        self._calls: dict[str, tuple[int, Block]] = {}
+        self._answered: set[tuple[int, str]] = set()
+        self._where: dict[bytes, list[tuple[int, int]]] = {}
+
+    def __len__(self) -> int:
+        """Count the messages."""
+        return len(self.messages)
+
+    def sync(self, messages: Sequence[object]) -> Edit:
+        """Take in the history as it is now and say how it changed.
+
+        Raises:
+            BadMessage: for a message that cannot be sent or recorded; the index stays as it was.
+
+        """
+        old, count = self._sources, len(self._sources)
+        same = len(messages) >= count and all(map(operator.is_, old, messages))
+        if not same and old != list(messages[:count]):
+            return self._resync(list(messages))
+        fresh = list(messages[count:])
+        made = [self._inspect(source, count + i) for i, source in enumerate(fresh)]
+        if not same:  # equal but newer objects take the place of the old ones, which are freed
+            held = zip(self.plain, old, messages, strict=False)
+            self.plain = [new if mine is own else mine for mine, own, new in held]  # type: ignore[misc]
+            old[:] = messages[:count]
+        old += fresh
+        self._append(made)
+        return Edit(count, 0, len(made))
+
+    def _inspect(self, source: object, position: int) -> tuple[JsonObject, Message]:
+        message = plain(source, f"messages[{position}]")
+        return message, self._wire.inspect(message, self.is_injected)
+
+    def is_injected(self, text: str) -> bool:
+        """Tell whether the host, not the human, wrote this text of a user message."""
+        return self._injected.fullmatch(text) is not None
+
+    def _resync(self, messages: list[object]) -> Edit:
+        known = {id(s): i for i, s in enumerate(self._sources)}
+        made: list[tuple[JsonObject, Message]] = []
+        for position, source in enumerate(messages):
+            at = known.get(id(source))
+            if at is None and position < len(self) and self._sources[position] == source:
+                at = position
+            if at is None:
+                made.append(self._inspect(source, position))
+            else:
+                made.append((self.plain[at], self.messages[at]))
+        old = [message.digest for message in self.messages]
+        new = [message.digest for _, message in made]
+        start = _common(old, new)
+        tail = _common(old[start:][::-1], new[start:][::-1])
+        same = [*range(start), *range(len(new) - tail, len(new))]
+        shift = len(old) - len(new)
+        touched = tuple(
+            i
+            for i in same
+            if made[i][0] is not self.plain[i if i < start else i + shift]
+            and made[i][0] != self.plain[i if i < start else i + shift]
+        )
+        self._sources, self.plain, self.messages = messages, [], []
+        self._reset()
+        self._append(made)
+        return Edit(start, len(old) - start - tail, len(new) - start - tail, touched)
+
+    def _append(self, made: list[tuple[JsonObject, Message]]) -> None:
+        first = len(self.messages)
+        self.plain += [message for message, _ in made]
+        self.messages += [facts for _, facts in made]
+        for position, (_, facts) in enumerate(made, first):
+            self._enter(position, facts)
+        new = self.messages[first:]
+        self.chain += list(accumulate((f.digest for f in new), link, initial=self.chain.pop()))
+        self.sums += accumulate((f.tokens for f in new), initial=self.sums.pop())
+        self.chars += accumulate((f.chars for f in new), initial=self.chars.pop())
+
+    def _enter(self, position: int, facts: Message) -> None:
+        if facts.role == "assistant":
+            self.last_assistant = position
+        if facts.human:
+            self.request = position
+        for number, block in enumerate(facts.blocks):
+            if block.kind is Kind.CALL and block.call_id is not None:
+                self._calls[block.call_id] = (position, block)
+            elif block.kind is Kind.RESULT and block.call_id is not None:
+                at, call = self._calls.get(block.call_id, (-1, None))
+                self._answered.add((at, block.call_id))
+                alterable = block.alterable and call is not None and call.alterable
+                tool = call.tool if call else None
+                self.results.append(Result(position, number, tool, block, alterable))
+                self._where.setdefault(block.digest, []).append((position, number))
+
+    def consumed(self, message: int) -> bool:
+        """Tell whether an assistant message stands after this one."""
+        return message < self.last_assistant
+
+    def tool(self, block: Block) -> str | None:
+        """Return the tool of a call or a result."""
+        _, call = self._calls.get(block.call_id or "", (-1, block))
+        return call.tool
+
+    def results_after(self, place: tuple[int, int]) -> list[Result]:
+        """Return the results that stand behind a place, oldest first."""
+        return self.results[bisect_right(self.results, place, key=lambda r: r.place) :]
+
+    def unconsumed(self) -> list[Result]:
+        """Return the results that the model has not been shown yet, oldest first."""
+        found = []
+        for result in reversed(self.results):
+            if self.consumed(result.message):
+                break
+            found.append(result)
+        return found[::-1]
+
+    def exchange(self, message: int) -> int:
+        """Return where the exchange of this message starts: at its run of assistant messages."""
+        at = message
+        while at > 0 and self.messages[at].role != "assistant":
+            at -= 1
+        while at > 0 and self.messages[at - 1].role == "assistant":
+            at -= 1
+        return at
+
+    def open_ended(self) -> bool:
+        """Tell whether the history ends in an assistant message or a call without its result."""
+        if not self.messages or self.messages[-1].role == "assistant":
+            return bool(self.messages)
+        start = self.exchange(len(self) - 1)
+        return any(
+            block.kind is Kind.CALL and (position, block.call_id) not in self._answered
+            for position in range(start, self.last_assistant + 1)
+            for block in self.messages[position].blocks
+        )
+
+    def places(self, digest: bytes) -> Sequence[tuple[int, int]]:
+        """Return where result blocks of this digest stand, oldest first."""
+        return self._where.get(digest, ())
+
+
+def _common(one: Sequence[object], other: Sequence[object]) -> int:
+    count = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count

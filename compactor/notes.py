@@ -1,0 +1,114 @@
+"""Every text that the engine puts into a prompt.
+
+Notes are deterministic: no clock, no chance, nothing about the current size. The handle comes
+first and outside the payload. A look-alike of a note's tag inside a payload is escaped.
+"""
+
+import re
+from base64 import b32encode
+
+READ_TOOL = "read_transcript"
+HANDLE_DIGITS = 8
+
+_TAG = re.compile(r"<(?=/?persisted-output\b)", re.IGNORECASE)
+_TELLING = re.compile(
+    r"\b(error|errors|exception|traceback|failed|failure|failures|fatal|panic|denied|refused"
+    r"|cannot|not found|passed|exit (?:code|status)|exited|timed? ?out|warning)\b",
+    re.IGNORECASE,
+)
+_LONGEST_TITLE = 120  # with eleven digits in both counts and a handle of twenty
+_SCANNED = 20_000
+_CLIPPED = "…"
+
+
+def handle(kind: str, content: bytes, digits: int = HANDLE_DIGITS) -> str:
+    """Name content by a kind and the first digits (base32) of its SHA-256."""
+    needed = content[: digits * 5 // 8 + 1]
+    return f"{kind}-{b32encode(needed).decode().lower()[:digits]}"
+
+
+def persisted(  # noqa: PLR0913 - the note's parts
+    name: str, tool: str | None, text: str, *, head: int, tail: int, readable: bool
+) -> str:
+    """Return the note for a large new result: its handle, a preview, and the end of it.
+
+    Args:
+        name: the handle.
+        tool: the tool that gave the result.
+        text: the result's text.
+        head: characters of the beginning that stay.
+        tail: characters of the end that stay.
+        readable: whether the request offers the tool that reads handles.
+
+    """
+    head = min(head, len(text))
+    tail = min(tail, len(text) - head)
+    lines = text.count("\n") + 1
+    title = f' tool="{_attribute(tool)}"' if tool else ""
+    where = (
+        f'Full output saved. {READ_TOOL}(handle="{name}", offset=…) pages through it; '
+        "pattern=… searches it."
+        if readable
+        else "Full output saved in the encrypted transcript of this session."
+    )
+    parts = [
+        f'<persisted-output handle="{name}"{title} chars="{len(text)}" lines="{lines}">',
+        where,
+        f"Preview (first {head} of {len(text)} characters):" if head else None,
+        _escape(text[:head]) if head else None,
+        f"End (last {tail} of {len(text)} characters):" if tail else None,
+        _escape(text[len(text) - tail :]) if tail else None,
+        "</persisted-output>",
+    ]
+    return "\n".join(part for part in parts if part is not None)
+
+
+def masked(name: str, tool: str | None, text: str, *, scent: int, readable: bool) -> str:
+    """Return the note for an old result: one line with its handle, then its telling lines."""
+    facts = [
+        name,
+        tool,
+        f"{len(text)} characters",
+        f"{text.count(chr(10)) + 1} lines",
+        f"{READ_TOOL} reads it" if readable else None,
+    ]
+    title = f"[Earlier tool result saved: {' · '.join(fact for fact in facts if fact)}]"
+    kept = telling(text, scent)
+    return f"{title}\n{kept}" if kept else title
+
+
+def longest_mask(tool: str | None, scent: int) -> int:
+    """Return a length in characters that no mask of a result of this tool exceeds."""
+    return _LONGEST_TITLE + len(tool or "") + scent
+
+
+def telling(text: str, limit: int) -> str:
+    """Return up to `limit` characters of the lines that say how it went: errors and the last."""
+    if limit <= 0:
+        return ""
+    # Outcomes stand at the ends; the middle of a large output is not worth the scan.
+    ends = text if len(text) <= 2 * _SCANNED else text[:_SCANNED] + "\n" + text[-_SCANNED:]
+    lines = [line.strip() for line in ends.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    last = lines.pop()
+    chosen: list[str] = []
+    room = limit - min(len(last), limit // 2)
+    for line in dict.fromkeys(filter(_TELLING.search, reversed(lines))):
+        if line != last and len(line) < room:
+            chosen.insert(0, line)
+            room -= len(line) + 1
+    used = sum(len(line) + 1 for line in chosen)
+    return "\n".join([*chosen, _clip(last, limit - used)])
+
+
+def _clip(line: str, limit: int) -> str:
+    return line if len(line) <= limit else line[: limit - 1] + _CLIPPED
+
+
+def _escape(text: str) -> str:
+    return _TAG.sub("&lt;", text)
+
+
+def _attribute(text: str) -> str:
+    return re.sub(r'[<>"&\n\r]', "_", text)[:100]

@@ -1,0 +1,86 @@
+"""What a session's transcript holds already, found without decrypting its messages."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from compactor.storage import Kind, Reader
+
+from .decisions import DecisionSet, decode_digest
+from .messages import JsonObject
+
+
+@dataclass(slots=True)
+class Recorded:
+    """The state that a writer goes on from.
+
+    `sets` are those in force, by their number in the transcript, of `taken` that were recorded;
+    `points` are lengths of the recorded history with their chain digests; `length` is how many
+    messages it has now (None: a crashed writer may have left more than the last point says).
+    """
+
+    sets: dict[int, DecisionSet] = field(default_factory=dict)
+    taken: int = 0
+    points: list[tuple[int, bytes]] = field(default_factory=list)
+    length: int | None = 0
+    arguments: dict[str, str | None] = field(default_factory=dict)
+    values: set[str] = field(default_factory=set)
+
+    @classmethod
+    def read(cls, reader: Reader) -> Self:
+        """Read everything but messages.
+
+        After a writer that did not close, no message counts as recorded: after a power cut a
+        record may have reached the disk before the blob that it names. Recording them again
+        costs the small ones' size, and puts right what was torn.
+
+        Raises:
+            StorageError: where a record cannot be opened.
+
+        """
+        made = cls()
+        last = Kind.CLOSE
+        for frame in reader.frames():
+            last = frame.kind
+            if frame.kind is Kind.MESSAGES:
+                made.length = None
+                continue
+            body: Any = reader.value(frame)
+            if frame.kind is Kind.SET:
+                made.enter(body)
+            elif frame.kind is Kind.REVERT:
+                made.revert(body["from"])
+            elif "chain" in body:
+                made.point(body["at"], decode_digest(body["chain"]))
+            made.arguments |= body.get("arguments", {})
+            made.values.update(body.get("values", ()))
+        if last is not Kind.CLOSE:
+            made.points.clear()
+            made.length = None
+        return made
+
+    def enter(self, body: JsonObject) -> None:
+        """Take in a set record: a new set, or one that is no longer in force."""
+        if "drop" in body:
+            self.sets.pop(body["drop"], None)
+        else:
+            self.taken += 1
+            self.sets[self.taken] = DecisionSet.decode(body)
+
+    def point(self, length: int, chain: bytes) -> None:
+        """Note that the recorded history has this length and this chain digest."""
+        self.length = length
+        if (length, chain) not in self.points[-1:]:
+            self.points.append((length, chain))
+
+    def revert(self, start: int) -> None:
+        """Note that the recorded history changed from `start` on."""
+        self.points = [point for point in self.points if point[0] <= start]
+        self.length = None
+
+    def common(self, chain: Sequence[bytes]) -> int:
+        """Return how many leading messages of a history are recorded for certain."""
+        for length, digest in reversed(self.points):
+            if length < len(chain) and chain[length] == digest:
+                return length
+        return 0

@@ -1,0 +1,262 @@
+"""The writing side of a transcript: what one turn adds to the vault.
+
+`storage/FORMAT.md` describes the bodies of the records under "Record bodies". The history is the
+memory: after a failed write nothing is assumed of the lane, and a later turn writes what is not
+known to be stored into a new one.
+"""
+
+import hashlib
+import os
+import platform
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from compactor.storage import Kind, StorageError, Vault, Writer
+
+from .decisions import DecisionSet, encode_digest
+from .index import Edit, Index
+from .messages import JsonObject, canonical
+from .recorded import Recorded
+
+_RECORD_CHARS = 128 * 1024  # messages of about this size together make one record
+_LONGEST_REST = 32
+
+Records = list[tuple[Kind, JsonObject]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request about to be sent: its arguments by slot, its view's digest, its cache marks."""
+
+    arguments: Mapping[str, Any]
+    view: bytes
+    marks: list[list[int]]
+
+
+class Recorder:
+    """Appends turns to a session's lane; `sets` are those in force."""
+
+    def __init__(
+        self, open_vault: Callable[[], Vault], session: str, wire: str, wait: float
+    ) -> None:
+        """Open the session for writing and read what it holds.
+
+        Raises:
+            StorageError: where the vault, the key or the lock refuses.
+
+        """
+        self._open_vault = open_vault
+        self._session = session
+        self._about = {"version": version("transcript-compactor"), "wire": wire}
+        self._recorded = Recorded()
+        self._answered: JsonObject | None = None
+        self._last: JsonObject | None = None
+        self._rest = self._rested = 0  # turns to leave the disk alone, and how many have passed
+        self._refused: StorageError | None = None
+        self._writer: Writer | None = self._start(wait)
+        self.sets = tuple(self._recorded.sets.values())
+
+    def _start(self, wait: float = 0) -> Writer:
+        vault = self._open_vault()
+        writer = vault.write(self._session, wait)
+        try:
+            self._recorded = Recorded()
+            if writer.resumed:
+                with vault.read(self._session) as reader:
+                    self._recorded = Recorded.read(reader)
+            writer.append([(Kind.OPEN, {**self._about, **_place(), **_previous(writer)})])
+        except BaseException:
+            writer.close()
+            raise
+        # Until the first turn has been written, what the vault holds is compared with the
+        # history at hand instead of being assumed.
+        self._behind, self._last = True, None
+        return writer
+
+    def turn(self, index: Index, edit: Edit, one: DecisionSet | None, prepared: Prepared) -> None:
+        """Append what is new: messages, the set, the request. A set is durable on return.
+
+        After a refusal the disk is left alone for 1, 2, 4 … 32 turns before the next try.
+
+        Raises:
+            StorageError: nothing of this turn counts as stored then.
+
+        """
+        if self._refused is not None and self._rested < self._rest:
+            self._rested += 1
+            raise self._refused
+        try:
+            if self._writer is None:
+                self._writer = self._start()
+            sets = self._sets(one)
+            records = [*self._history(index, edit), *sets, *self._request(index, prepared)]
+            if records:
+                self._writer.append(records)
+            if sets or (self._behind and self.sets):
+                self._writer.sync()
+        except StorageError as error:
+            self._give_up()
+            self._refused, self._rested = error, 0
+            self._rest = min(2 * self._rest or 1, _LONGEST_REST)
+            raise
+        self._behind, self._refused, self._rest = False, None, 0
+        if one is not None:
+            self.sets += (one,)
+
+    def _give_up(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with suppress(StorageError):
+                writer.close()
+
+    def _history(self, index: Index, edit: Edit) -> Records:
+        records: Records = []
+        start, removed, added = edit.start, edit.removed, edit.added
+        inside = removed > 0 or start + added < len(index)
+        if self._behind:
+            start, inside = self._recorded.common(index.chain), False
+            added = len(index) - start
+            if start != self._recorded.length:
+                records.append((Kind.REVERT, {"from": start}))
+        elif inside:
+            records.append((Kind.REVERT, {"from": start, "to": start + removed}))
+        if records:
+            self._recorded.revert(start)
+        for chunk in _chunks(index, start, start + added):
+            body: JsonObject = {"messages": index.plain[chunk.start : chunk.stop]}
+            records.append((Kind.MESSAGES, {"at": chunk.start, **body} if inside else body))
+        return records
+
+    def _sets(self, one: DecisionSet | None) -> Records:
+        """Return the records that bring the transcript's sets to those in force."""
+        new = [one] if one is not None else []
+        records: Records = []
+        if self._behind:
+            held = self._recorded.sets
+            dropped = [number for number, each in held.items() if each not in self.sets]
+            records += [(Kind.SET, {"drop": number}) for number in dropped]
+            new = [each for each in self.sets if each not in held.values()] + new
+        records += [(Kind.SET, each.encode()) for each in new]
+        for _, body in records:
+            self._recorded.enter(body)
+        return records
+
+    def _request(self, index: Index, prepared: Prepared) -> Records:
+        chain = index.chain[-1]
+        body: JsonObject = {"at": len(index), "chain": encode_digest(chain)}
+        if prepared.view != chain:
+            body["view"] = encode_digest(prepared.view)
+        if prepared.marks:
+            body["marks"] = prepared.marks
+        changes = self._arguments(prepared.arguments)
+        if not changes and body == self._last and self._answered is None:
+            return []  # the same request once more
+        self._last = body
+        self._recorded.point(len(index), chain)
+        return [(Kind.REQUEST, {**body, **changes, "time": _now(), **self._take_answered()})]
+
+    def _arguments(self, arguments: Mapping[str, Any]) -> JsonObject:
+        """Return the digests of arguments that changed, and the values that are new."""
+        held = self._recorded.arguments
+        named = {
+            slot: None if arguments.get(slot) is None else _name(arguments[slot])
+            for slot in {**arguments, **held}
+        }
+        changed = {slot: name for slot, name in named.items() if held.get(slot) != name}
+        fresh = {slot: name for slot, name in changed.items() if name is not None}
+        values = {
+            name: arguments[slot]
+            for slot, name in fresh.items()
+            if name not in self._recorded.values
+        }
+        held |= changed
+        self._recorded.values |= values.keys()
+        return {name: part for name, part in _parts(changed, values) if part}
+
+    def answered(self, facts: JsonObject) -> None:
+        """Note that the last request was answered; it is written with the next record."""
+        self._answered = facts
+
+    def _take_answered(self) -> JsonObject:
+        facts, self._answered = self._answered, None
+        return {} if facts is None else {"answered": facts}
+
+    def flush(self) -> None:
+        """Make all that was appended durable.
+
+        Raises:
+            StorageError: nothing since the last set counts as stored then.
+
+        """
+        if self._writer is not None:
+            try:
+                self._writer.sync()
+            except StorageError:
+                self._give_up()
+                raise
+
+    def close(self, index: Index, reply: JsonObject | None) -> None:
+        """Write the close record, make everything durable and release the session.
+
+        Raises:
+            StorageError: where that could not be done; the session is released all the same.
+
+        """
+        if self._writer is None:
+            return
+        body: JsonObject = {"time": _now(), **self._take_answered()}
+        if not self._behind:
+            body |= {"at": len(index), "chain": encode_digest(index.chain[-1])}
+        if reply is not None:
+            body["reply"] = reply
+        try:
+            self._writer.append([(Kind.CLOSE, body)])
+            self._writer.sync()
+        finally:
+            self._give_up()
+
+
+def _chunks(index: Index, start: int, end: int) -> Iterator[range]:
+    first = start
+    for position in range(start, end):
+        if index.chars[position + 1] - index.chars[first] > _RECORD_CHARS and position > first:
+            yield range(first, position)
+            first = position
+    if first < end:
+        yield range(first, end)
+
+
+def _parts(changed: JsonObject, values: JsonObject) -> Iterable[tuple[str, JsonObject]]:
+    return (("arguments", changed), ("values", values))
+
+
+def _name(value: object) -> str:
+    return encode_digest(hashlib.sha256(canonical(value)).digest())
+
+
+def _now() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def _place() -> JsonObject:
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    known = {
+        "time": _now(),
+        "host": socket.gethostname(),
+        "system": platform.system(),
+        "process": os.getpid(),
+        "boot": boot.read_text().strip() if boot.exists() else None,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _previous(writer: Writer) -> JsonObject:
+    before = writer.previous_hash
+    return {} if before is None else {"previous": encode_digest(before)}

@@ -1,0 +1,326 @@
+"""Feed a recorded session through the engine request by request, then prove the way back.
+
+What is measured here is measured apart from the engine: sizes, prefixes, digests and legality are
+worked out from the messages that it returned, not from what it says of them.
+"""
+
+import operator
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from compactor.storage import Keys, StorageError, new_name
+
+from .check import defects
+from .errors import CompactorError
+from .index import Index
+from .messages import EMPTY_CHAIN, JsonObject, Kind, Message, canonical, link
+from .policy import Policy
+from .session import Compactor
+from .sources import Recording, RequestPoint
+from .transcript import Transcript, vault_root
+from .view import View
+from .wire import Wire, wire_format
+
+CACHE_READ, CACHE_WRITE = 0.1, 1.25
+_PREVIEW = 200  # characters that an unread result must show at the least
+_PLAUSIBLE = (0.5, 2.0)  # recorded usage over the estimate: outside, it was of another prompt
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of one replay; tokens are estimates, anchored where usage was recorded."""
+
+    path: str
+    session: str
+    window: int
+    messages: int = 0
+    requests: int = 0
+    raw_tokens: int = 0
+    view_tokens: int = 0
+    peak_tokens: int = 0
+    raw_cost: float = 0.0
+    view_cost: float = 0.0
+    prefix_breaks: int = 0
+    decisions: Counter[str] = field(default_factory=Counter)
+    history_bytes: int = 0
+    vault_bytes: int = 0
+    unreadable: int = 0
+    differing: int = 0
+    view_mismatches: int = 0
+    illegal_views: int = 0
+    over_budget: int = 0
+    seconds: float = 0.0
+    raw_sizes: list[int] = field(default_factory=list)
+    view_sizes: list[int] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def cost_ratio(self) -> float:
+        """What the views cost under prompt caching, over what the whole history would have."""
+        return self.view_cost / self.raw_cost if self.raw_cost else 1.0
+
+    @property
+    def failures(self) -> int:
+        """How many proofs failed."""
+        return self.unreadable + self.differing + self.view_mismatches + self.illegal_views
+
+
+def scaled(recording: Recording, times: int) -> Recording:
+    """Return a session played `times` over as one conversation, its identifiers renamed."""
+    if times == 1:
+        return recording
+    messages: list[JsonObject] = []
+    requests: list[RequestPoint] = []
+    whole = _answered(recording.messages)
+    for turn in range(times):
+        first = len(messages)
+        part = recording.messages if turn == times - 1 else recording.messages[:whole]
+        messages += [_renamed(message, turn) for message in part] if turn else part
+        for point in recording.requests:
+            if point.length <= len(part):
+                human = None if point.human is None else point.human + first
+                usage = None if turn else point.usage
+                requests.append(RequestPoint(point.length + first, point.model, usage, human))
+    return Recording(recording.path, recording.format, messages, requests, recording.warnings)
+
+
+def _answered(messages: Sequence[JsonObject]) -> int:
+    """Return how many leading messages hold no call that stays without a result."""
+    answered = {
+        block.get("tool_use_id")
+        for message in messages
+        for block in _blocks(message)
+        if block.get("type") == "tool_result"
+    }
+    for position, message in enumerate(messages):
+        for block in _blocks(message):
+            if block.get("type") == "tool_use" and block.get("id") not in answered:
+                return position
+    return len(messages)
+
+
+def _blocks(message: JsonObject) -> list[JsonObject]:
+    content = message.get("content")
+    return [b for b in content if isinstance(b, dict)] if isinstance(content, list) else []
+
+
+def _renamed(message: JsonObject, turn: int) -> JsonObject:
+    if not isinstance(message.get("content"), list):
+        return dict(message)
+    content = [
+        {
+            name: f"{value}_{turn}" if name in {"id", "tool_use_id"} else value
+            for name, value in block.items()
+        }
+        for block in message["content"]
+    ]
+    return {**message, "content": content}
+
+
+class _Meter:
+    """The sizes, the cached prefix and the digests of a growing sequence of messages."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.facts: list[Message] = []
+        self.cost = 0.0
+        self.breaks = 0
+        self.common = 0
+        self._wire = wire
+        self._messages: list[Any] = []
+        self._sums = [0]
+        self._chain = [EMPTY_CHAIN]
+
+    def take(self, messages: list[Any], known: Mapping[int, Message]) -> None:
+        """Take in the messages of the next request; `known` are facts by object identity."""
+        common = _common(self._messages, messages)
+        self.breaks += common < len(self._messages)
+        del self.facts[common:], self._sums[common + 1 :], self._chain[common + 1 :]
+        for message in messages[common:]:
+            facts = known.get(id(message)) or self._wire.inspect(message, lambda _: False)
+            self.facts.append(facts)
+            self._sums.append(self._sums[-1] + facts.tokens)
+            self._chain.append(link(self._chain[-1], facts.digest))
+        self.common, self._messages = common, list(messages)
+        self.cost += CACHE_READ * self._sums[common] + CACHE_WRITE * (
+            self.size - self._sums[common]
+        )
+
+    @property
+    def size(self) -> int:
+        return self._sums[-1]
+
+    @property
+    def digest(self) -> bytes:
+        return self._chain[-1]
+
+
+def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Return the length of the common prefix."""
+    for position, same in enumerate(map(operator.eq, one, other)):
+        if not same:
+            return position
+    return min(len(one), len(other))
+
+
+def replay(  # noqa: PLR0913 - the options of the command
+    recording: Recording,
+    *,
+    window: int,
+    workspace: Path,
+    keys: Keys,
+    policy: Policy | None = None,
+    until: int | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
+) -> Report:
+    """Replay a session into the vault of `workspace`, read everything back, and compare.
+
+    Args:
+        recording: the session.
+        window: tokens of the model's context window.
+        workspace: where the vault is, or is made.
+        keys: the host's keys.
+        policy: the settings; its window gives way to `window`.
+        until: stop after this many requests.
+        progress: called with the steps done and the steps there are.
+
+    Raises:
+        StorageError: where the vault cannot be written at all.
+
+    """
+    started = time.monotonic()
+    settings = (policy or Policy()).but(window=window)
+    points = recording.requests[:until]
+    report = Report(str(recording.path), _session_name(recording.path), window)
+    report.warnings = list(recording.warnings)
+    digests: list[bytes] = []
+    with Compactor.open(workspace, report.session, policy=settings, keys=keys) as session:
+        for number, view, digest in _requests(session, recording, points, report):
+            digests.append(digest)
+            report.decisions.update(decision.stage for decision in view.decisions)
+            progress(number, 2 * len(points))
+    _prove(report, recording, workspace, keys, digests, progress)
+    used = recording.messages[: points[-1].length] if points else []
+    report.messages, report.requests = len(used), len(points)
+    report.history_bytes = sum(len(canonical(message)) for message in used)
+    folder = vault_root(workspace) / "s" / report.session
+    report.vault_bytes = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _session_name(path: Path) -> str:
+    stem = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")[:30].strip("-")
+    return "-".join(part for part in (stem, new_name()[:8]) if part)
+
+
+def _requests(
+    session: Compactor, recording: Recording, points: Sequence[RequestPoint], report: Report
+) -> Iterator[tuple[int, View, bytes]]:
+    wire = wire_format("anthropic")
+    raw, sent = _Meter(wire), _Meter(wire)
+    index = Index(wire, Policy().not_human)
+    history: list[JsonObject] = []
+    known: dict[int, Message] = {}
+    overhead: int | None = None
+    for number, point in enumerate(points, 1):
+        first = len(history)
+        history += recording.messages[first : point.length]
+        index.sync(history)
+        known |= {
+            id(message): index.messages[first + i] for i, message in enumerate(history[first:])
+        }
+        view = session.view(history, model=point.model)
+        raw.take(history, known)
+        sent.take(view.messages, known)
+        used = wire.used_tokens(point.usage) if point.usage else None
+        if used is not None and overhead is None:
+            overhead = used - raw.size
+        measured = _measured(used, overhead, raw.size)
+        if measured is not None and not view.changed:
+            session.observe({"input_tokens": measured})
+        size = raw.size if measured is None else measured
+        report.raw_sizes.append(size)
+        report.view_sizes.append(size * sent.size // max(raw.size, 1))
+        report.over_budget += view.over_budget
+        report.illegal_views += _illegal(index, sent, wire, view)
+        yield number, view, sent.digest
+    report.raw_tokens, report.view_tokens = sum(report.raw_sizes), sum(report.view_sizes)
+    report.peak_tokens = max(report.view_sizes, default=0)
+    report.raw_cost, report.view_cost = raw.cost, sent.cost
+    report.prefix_breaks = sent.breaks
+
+
+def _measured(used: int | None, overhead: int | None, estimated: int) -> int | None:
+    """Return what the provider measured for the messages alone, where that is believable.
+
+    Sessions do not record the system prompt and the tools: what the first request measured above
+    the estimate of its messages is taken to be theirs.
+    """
+    if used is None or overhead is None:
+        return None
+    low, high = _PLAUSIBLE
+    return used - overhead if low * estimated < used - overhead < high * estimated else None
+
+
+def _illegal(index: Index, sent: _Meter, wire: Wire, view: View) -> bool:
+    """Tell whether a view breaks what every view must keep."""
+    start = index.exchange(min(sent.common, len(index) - 1)) if len(index) else 0
+    if defects(sent.facts, start) - defects(index.messages, start):
+        return True
+    if index.request is not None and not _asked(index.messages[index.request], sent.facts):
+        return True
+    texts = {
+        (position, number): wire.result_text(view.messages[position], number)
+        for position in range(index.last_assistant + 1, len(view.messages))
+        for number, block in enumerate(sent.facts[position].blocks)
+        if block.kind is Kind.RESULT
+    }
+    return any(
+        len(texts.get(result.place, "")) < min(result.facts.chars, _PREVIEW)
+        for result in index.unconsumed()
+    )
+
+
+def _asked(request: Message, sent: Sequence[Message]) -> bool:
+    """Tell whether the human's blocks of the current request stand in a view."""
+    asked = {block.digest for block in request.blocks if block.human}
+    newest_first = (block.digest for facts in reversed(sent) for block in facts.blocks)
+    for digest in newest_first:
+        asked.discard(digest)
+        if not asked:
+            return True
+    return False
+
+
+def _prove(  # noqa: PLR0913, PLR0917 - one proof, in one place
+    report: Report,
+    recording: Recording,
+    workspace: Path,
+    keys: Keys,
+    digests: list[bytes],
+    progress: Callable[[int, int], None],
+) -> None:
+    """Read every left-out part and rebuild every view from the vault alone, and compare."""
+    wire = wire_format("anthropic")
+    with Transcript.open(workspace, report.session, keys) as transcript:
+        transcript.handles()
+        for one in transcript.sets:
+            for decision in one.decisions:
+                target = decision.target
+                original = wire.result_bytes(recording.messages[target.message], target.block)
+                try:
+                    report.differing += transcript.read(decision.handle) != original
+                except (StorageError, CompactorError, OSError):
+                    report.unreadable += 1
+        count = 0
+        for request in transcript.requests():
+            same = count < len(digests) and request.rebuilt == request.digest == digests[count]
+            report.view_mismatches += not same
+            count += 1
+            progress(len(digests) + count, 2 * len(digests))
+        report.view_mismatches += abs(len(digests) - count)

@@ -1,0 +1,400 @@
+"""A session: what a loop calls before and after each request.
+
+One request runs through `view` from top to bottom: take in the history, plan a set, check what it
+makes of the view, store it, render.
+"""
+
+import hashlib
+import heapq
+import logging
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from compactor.storage import Keys, StorageError, Vault, new_name
+
+from . import notes
+from .check import violations
+from .decisions import DecisionSet
+from .errors import BadMessage, Closed, UnknownHandle
+from .index import Edit, Index
+from .messages import JsonObject, canonical, plain
+from .plan import plan
+from .policy import Policy, Stage
+from .recorder import Prepared, Recorder
+from .render import Renderer
+from .tokens import DEFAULT_WINDOW, Anchor, Budget, budget, estimate_bytes
+from .transcript import Transcript, vault_root
+from .view import Contributor, Stats, View
+from .wire import Wire, wire_format
+
+_LOG = logging.getLogger("compactor")
+_LARGEST = 5
+# Arguments of `messages.create` that say how to reach the provider, not what to ask.
+_TRANSPORT = ("extra_headers", "extra_query", "timeout")
+_SLOTS = ("system", "tools")
+
+
+class Compactor:
+    """Makes compacted views of one growing conversation and keeps everything that they leave out.
+
+    Open one with `Compactor.open`. A context manager; one writer a session; not for several
+    threads at once.
+    """
+
+    def __init__(
+        self,
+        session: str,
+        policy: Policy,
+        wire: Wire,
+        recorder: Recorder | None,
+        open_transcript: Callable[[], Transcript] | None,
+    ) -> None:
+        """Use `Compactor.open` instead."""
+        self.session = session
+        self._policy = policy
+        self._wire = wire
+        self._recorder = recorder
+        self._open_transcript = open_transcript
+        self._transcript: Transcript | None = None
+        self._renderer = Renderer(wire, policy.not_human)
+        self._renderer.put(recorder.sets if recorder else ())
+        self._sent = 0  # messages of the last view
+        self._estimated = 0  # tokens that were estimated for it
+        self._anchor: Anchor | None = None
+        self._reply: JsonObject | None = None  # the last one, while it stands in no history
+        self._closed = False
+
+    @classmethod
+    def open(  # noqa: PLR0913 - the settings of a session
+        cls,
+        workspace: str | Path = ".",
+        session: str | None = None,
+        *,
+        policy: Policy | None = None,
+        wire: str = "anthropic",
+        keys: Keys | None = None,
+        wait: float = 0,
+    ) -> Self:
+        """Open a session, or go on with it where it exists.
+
+        Args:
+            workspace: the folder whose `.transcripts` holds the encrypted transcript (the
+                environment's `COMPACTOR_HOME` names another place for it).
+            session: 1 to 64 of `a-z 0-9 . _ -`; None makes a new one.
+            policy: the settings; None for the measured defaults.
+            wire: the wire format of the messages.
+            keys: the host's keys; None for those of the environment or the user.
+            wait: seconds to wait while another writer holds the session.
+
+        Raises:
+            StorageError: where the name, the vault, the key or the lock refuses.
+
+        """
+        name, settings, format_ = session or new_name(), policy or Policy(), wire_format(wire)
+        if _switched_off():
+            return cls(name, settings, format_, None, None)
+        root, held = vault_root(workspace), keys or Keys.default()
+
+        recorder = Recorder(lambda: Vault.create(root, held), name, wire, wait)
+        made = cls(
+            name, settings, format_, recorder, lambda: Transcript.open(root, name, keys=held)
+        )
+        weakref.finalize(made, _close_late, recorder, made._renderer.index)
+        return made
+
+    def view(self, messages: list[Any], *, policy: Policy | None = None, **request: Any) -> View:
+        """Return what to send in the place of `messages`, which stay as they are.
+
+        Args:
+            messages: the whole history in wire form: what earlier calls had, and what is new.
+            policy: other settings for this call.
+            request: the other arguments of the provider's call (`system`, `tools`, `model`,
+                `max_tokens`, …): counted, and recorded beside the view.
+
+        Raises:
+            BadMessage: for messages or arguments that are not JSON. Never because of size.
+            BadPolicy: where `max_tokens` leaves no room in the window.
+            Closed: after `close`.
+
+        """
+        if self._closed:
+            message = "this session is closed"
+            raise Closed(message, hint="Open it again: Compactor.open(workspace, session).")
+        settings = policy or self._policy
+        if self._recorder is None or _switched_off():
+            return _untouched(messages, settings)
+        arguments = _arguments(request)
+        room = _budget(arguments, settings)
+        edit = self._take_in(messages)
+        room = replace(room, anchor=self._anchor)
+        one = self._decide(arguments, room, settings)
+        shown = self._renderer.messages(messages)
+        prepared = Prepared(arguments, self._renderer.chain[len(messages)], self._renderer.marks)
+        degraded = self._store(self._recorder, edit, one, prepared)
+        if one is not None and degraded is not None:
+            one, shown = None, self._renderer.messages(messages)
+        return self._describe(messages, shown, one, room, degraded)
+
+    def _take_in(self, messages: list[Any]) -> Edit:
+        if not isinstance(messages, list):
+            message = f"messages: a list is needed, not a {type(messages).__name__}"
+            raise BadMessage(message, hint="Pass the history as a list of messages.")
+        edit = self._renderer.update(messages)
+        if self._renderer.changed < self._sent:
+            self._anchor = None
+        if edit.added:
+            self._reply = None
+        return edit
+
+    def _decide(self, arguments: JsonObject, room: Budget, policy: Policy) -> DecisionSet | None:
+        """Plan a set and put it in force, unless what it makes of the view fails the check."""
+        renderer = self._renderer
+        readable = self._wire.offers(arguments.get("tools"), notes.READ_TOOL)
+        one = plan(self._wire, renderer.index, renderer.ledger, room, policy, readable=readable)
+        if one is None:
+            return None
+        renderer.adopt(one)
+        found = violations(renderer.index, renderer.ledger, renderer.replaced)
+        if found:
+            renderer.withdraw()
+            _LOG.error("a compaction failed its check and was dropped: %s", found[0].what)
+            return None
+        return one
+
+    def _store(
+        self, recorder: Recorder, edit: Edit, one: DecisionSet | None, prepared: Prepared
+    ) -> str | None:
+        """Store the turn; where the disk refuses, the set is taken out of force."""
+        try:
+            recorder.turn(self._renderer.index, edit, one, prepared)
+        except StorageError as error:
+            if one is not None:
+                self._renderer.withdraw()
+            _LOG.warning("nothing new is hidden: %s", error)
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def _describe(
+        self,
+        messages: list[Any],
+        shown: list[Any],
+        one: DecisionSet | None,
+        room: Budget,
+        degraded: str | None,
+    ) -> View:
+        renderer, sent = self._renderer, self._sent
+        stable = min(renderer.changed, sent)
+        rewrites = stable if stable < min(sent, len(messages)) else None
+        if rewrites is not None:
+            self._anchor = None
+        self._sent, self._estimated = len(messages), renderer.estimated
+        stats = self._stats(one, room, range(stable, sent if rewrites is not None else stable))
+        if one is not None:
+            _LOG.info(
+                "compacted (%s): %d to %d tokens (estimated), %d persisted, %d masked in view",
+                *(one.reason, one.before, one.after, stats.persisted, stats.masked),
+            )
+        over = stats.view_tokens > room.messages
+        return View(
+            messages=shown,
+            changed=shown is not messages,
+            decisions=one.decisions if one else (),
+            rewrites_from=rewrites,
+            stable_prefix=stable,
+            stats=stats,
+            over_budget=over,
+            largest=self._largest() if over else (),
+            degraded=degraded,
+        )
+
+    def _stats(self, one: DecisionSet | None, room: Budget, rewritten: range) -> Stats:
+        index, ledger = self._renderer.index, self._renderer.ledger
+        view_tokens = one.after if one else room.size(self._renderer.estimated)
+        replaced = self._renderer.replaced if rewritten else {}
+        return Stats(
+            original_chars=index.chars[-1],
+            view_chars=index.chars[-1] - ledger.saved_chars,
+            original_tokens=view_tokens + ledger.saved,
+            view_tokens=view_tokens,
+            window=room.window,
+            persisted=ledger.shown.get(Stage.PERSIST, 0),
+            masked=ledger.shown.get(Stage.MASK, 0),
+            rewritten_tokens=sum(
+                (replaced.get(position) or index.messages[position]).tokens
+                for position in rewritten
+                if position < len(index)
+            ),
+        )
+
+    def _largest(self) -> tuple[Contributor, ...]:
+        """Name the largest blocks of the view; a message smaller than the fifth holds none."""
+        index, replaced = self._renderer.index, self._renderer.replaced
+        facts = {i: replaced.get(i) or held for i, held in enumerate(index.messages)}
+        found: list[Contributor] = []
+        for position in heapq.nlargest(len(facts), facts, key=lambda i: facts[i].tokens):
+            if len(found) == _LARGEST and facts[position].tokens <= found[-1].tokens:
+                break
+            found += [
+                Contributor(position, number, block.kind, index.tool(block), block.tokens)
+                for number, block in enumerate(facts[position].blocks)
+            ]
+            found = heapq.nlargest(_LARGEST, found, key=lambda each: each.tokens)
+        return tuple(found)
+
+    def observe(self, reply_or_usage: object) -> None:
+        """Learn from the answer to the last view: what it measured, and that it was answered.
+
+        Args:
+            reply_or_usage: the provider's reply, or the usage report in it; an SDK object or
+                its dictionary.
+
+        Raises:
+            BadMessage: for what is neither.
+
+        """
+        reply = plain(reply_or_usage, "reply")
+        usage = reply.get("usage", reply) if isinstance(reply, dict) else None
+        used = self._wire.used_tokens(usage) if isinstance(usage, dict) else None
+        if used is None:
+            message = "observe: neither a reply nor a usage report"
+            raise BadMessage(message, hint="Pass what messages.create returned, or its usage.")
+        self._anchor = Anchor(used, self._estimated)
+        if self._recorder is None:
+            return
+        facts: JsonObject = {"usage": usage}
+        if reply.get("stop_reason") is not None:
+            facts["stop_reason"] = reply["stop_reason"]
+        if isinstance(reply.get("content"), list):
+            self._reply = {"role": "assistant", "content": reply["content"]}
+        self._recorder.answered(facts)
+
+    def handles(self) -> list[str]:
+        """Return every handle that a note of this session has named, oldest first."""
+        return list(self._renderer.ledger.contents)
+
+    def read(self, handle: str) -> bytes:
+        """Return the exact original behind a handle.
+
+        That is the UTF-8 of a result that was one text, else the JSON of its blocks.
+
+        Raises:
+            UnknownHandle: for a handle that this session did not issue.
+            StorageError: where the vault cannot give it, and the history at hand does not have it.
+
+        """
+        if handle not in self._renderer.ledger.contents or self._open_transcript is None:
+            message = "no such handle in this session"
+            raise UnknownHandle(message, hint="Compactor.handles() lists them.")
+        try:
+            if self._transcript is None:
+                self._transcript = self._open_transcript()
+            return self._transcript.read(handle)
+        except (StorageError, OSError):
+            content = self._renderer.ledger.contents[handle]
+            found = _find(self._wire, self._renderer.index, content)
+            if found is None:
+                raise
+            return found
+
+    def flush(self) -> None:
+        """Make all that was recorded durable.
+
+        Raises:
+            StorageError: where the disk refuses.
+
+        """
+        if self._recorder is not None:
+            self._recorder.flush()
+
+    def close(self) -> None:
+        """Make everything durable, say so in the transcript, and release the session.
+
+        Raises:
+            StorageError: where the disk refuses; the session is released all the same.
+
+        """
+        if not self._closed:
+            self._closed = True
+            if self._recorder is not None:
+                self._recorder.close(self._renderer.index, self._reply)
+
+    def __enter__(self) -> Self:
+        """Return the session itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+def _switched_off() -> bool:
+    return os.environ.get("COMPACTOR", "").strip().lower() == "off"
+
+
+def _close_late(recorder: Recorder, index: Index) -> None:
+    """Close a session that its owner forgot, at the latest when the interpreter ends."""
+    with suppress(StorageError):
+        recorder.close(index, None)
+
+
+def _arguments(request: Mapping[str, Any]) -> JsonObject:
+    """Sort a request's arguments into slots: system, tools, and all else as options."""
+    given = {
+        name: plain(value, name)
+        for name, value in request.items()
+        if name not in _TRANSPORT and type(value).__name__ not in {"NotGiven", "Omit"}
+    }
+    slots: JsonObject = {slot: given.pop(slot) for slot in _SLOTS if given.get(slot) is not None}
+    options = {name: value for name, value in given.items() if value is not None}
+    return {**slots, "options": options} if options else slots
+
+
+def _budget(arguments: JsonObject, policy: Policy) -> Budget:
+    output = arguments.get("options", {}).get("max_tokens") or 0
+    sent = [canonical(arguments[slot]) for slot in _SLOTS if slot in arguments]
+    return budget(policy.window, output, sum(estimate_bytes(len(data)) for data in sent))
+
+
+def _untouched(messages: list[Any], policy: Policy) -> View:
+    """Return the history itself: switched off, nothing is looked at or counted."""
+    stats = Stats(
+        original_chars=0,
+        view_chars=0,
+        original_tokens=0,
+        view_tokens=0,
+        window=policy.window or DEFAULT_WINDOW,
+        persisted=0,
+        masked=0,
+        rewritten_tokens=0,
+    )
+    return View(
+        messages=messages,
+        changed=False,
+        decisions=(),
+        rewrites_from=None,
+        stable_prefix=0,
+        stats=stats,
+        over_budget=False,
+        largest=(),
+        degraded=None,
+    )
+
+
+def _find(wire: Wire, index: Index, content: bytes) -> bytes | None:
+    """Find content by its SHA-256 among the results of the history at hand."""
+    for result in index.results:
+        data = wire.result_bytes(index.plain[result.message], result.block)
+        if hashlib.sha256(data).digest() == content:
+            return data
+    return None

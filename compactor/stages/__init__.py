@@ -1,0 +1,15 @@
+"""The stages: each proposes decisions to a draft, none does I/O."""
+
+from collections.abc import Callable, Mapping
+
+from compactor.policy import Stage
+
+from . import mask, persist
+from .draft import Draft
+
+PLANNERS: Mapping[str, Callable[[Draft], None]] = {
+    Stage.PERSIST: persist.plan,
+    Stage.MASK: mask.plan,
+}
+
+__all__ = ["PLANNERS", "Draft"]

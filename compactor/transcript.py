@@ -1,0 +1,213 @@
+"""The reading side of a session: for the agent's tools, the command line, auditors, sub-agents.
+
+A transcript is read as it was written: the records are gone through in order, and each request is
+rebuilt by the code that made its view.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from compactor.storage import Damaged, Frame, Keys, Kind, Place, Reader, Vault
+
+from .decisions import DecisionSet, decode_digest
+from .errors import UnknownHandle
+from .messages import JsonObject
+from .recorded import Recorded
+from .render import Renderer
+from .wire import Wire, wire_format
+
+FOLDER = ".transcripts"
+
+
+def vault_root(workspace: str | Path) -> Path:
+    """Return where the vault of a workspace is: named by the workspace or by its own folder."""
+    home = os.environ.get("COMPACTOR_HOME")
+    path = Path(workspace)
+    if (path / "STORE.json").exists():
+        return path
+    return Path(home) if home else path / FOLDER
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as it was sent.
+
+    `number` counts from 1. `messages` is the view, rebuilt; `digest` the chain digest that was
+    recorded when it was sent and `rebuilt` that of `messages`. `marks` are the message and block
+    positions of cache marks. `time` is in milliseconds since the epoch.
+    """
+
+    number: int
+    messages: list[JsonObject]
+    system: Any
+    tools: list[JsonObject] | None
+    options: Mapping[str, Any]
+    marks: list[list[int]]
+    time: int
+    digest: bytes
+    rebuilt: bytes
+
+    @property
+    def whole(self) -> bool:
+        """Whether the rebuilt view is the one that was sent."""
+        return self.digest == self.rebuilt
+
+
+class Transcript:
+    """One session's record, opened for reading; a writer may be at work beside it."""
+
+    def __init__(self, reader: Reader) -> None:
+        """Use `Transcript.open` instead."""
+        self._reader = reader
+        self._last: Place | None = None
+        self._history: list[tuple[Frame, int]] = []
+        self._sources: dict[str, tuple[Frame, int, int, bytes]] = {}
+        self._wire: Wire = wire_format("anthropic")
+        self.sets: list[DecisionSet] = []
+
+    @classmethod
+    def open(cls, root: str | Path, session: str, keys: Keys | None = None) -> Self:
+        """Open a session of the vault of a workspace, or of the vault in this very folder.
+
+        Raises:
+            StorageError: where there is no such session, or the key is missing or wrong.
+
+        """
+        return cls(Vault.open(vault_root(root), keys or Keys.default()).read(session))
+
+    def handles(self) -> list[str]:
+        """Return every handle that a note has named, oldest first."""
+        self._catch_up()
+        return list(self._sources)
+
+    def read(self, handle: str) -> bytes:
+        """Return the exact original behind a handle.
+
+        That is the UTF-8 of a result that was one text, else the JSON of its blocks.
+
+        Raises:
+            UnknownHandle: for a handle that this session did not issue.
+            Damaged: where the bytes are not those that were left out.
+
+        """
+        self._catch_up()
+        if handle not in self._sources:
+            message = "no such handle in this session"
+            raise UnknownHandle(message, hint="Transcript.handles() lists them.")
+        frame, position, block, content = self._sources[handle]
+        message_ = self._value(frame)["messages"][position]
+        data = self._wire.result_bytes(message_, block)
+        if hashlib.sha256(data).digest() != content:
+            text = "what is stored is not what was left out"
+            raise Damaged(text, where=handle, hint="`compactor verify` says more.")
+        return data
+
+    def messages(self) -> list[JsonObject]:
+        """Return the history as it stood at the end, every message as it was first seen."""
+        self._catch_up()
+        held: dict[Place, list[JsonObject]] = {}
+        for frame, _ in self._history:
+            if frame.place not in held:
+                held[frame.place] = self._value(frame)["messages"]
+        return [held[frame.place][position] for frame, position in self._history]
+
+    def requests(self) -> Iterator[Request]:
+        """Rebuild every request, in the order in which they were sent."""
+        renderer = Renderer(self._wire)
+        recorded = Recorded()
+        values: dict[str, Any] = {}
+        history: list[JsonObject] = []
+        number = 0
+        for frame in self._reader.frames():
+            body = self._value(frame)
+            if frame.kind is Kind.MESSAGES:
+                at = body.get("at", len(history))
+                history[at:at] = body["messages"]
+            elif frame.kind is Kind.REVERT:
+                del history[body["from"] : body.get("to")]
+            elif frame.kind is Kind.SET:
+                recorded.enter(body)
+                renderer.update(history)
+                if "drop" in body:
+                    renderer.put(recorded.sets.values())
+                else:
+                    renderer.adopt(recorded.sets[recorded.taken])
+            elif frame.kind is Kind.REQUEST:
+                number += 1
+                renderer.update(history)
+                values |= body.get("values", {})
+                recorded.arguments |= body.get("arguments", {})
+                given = {
+                    slot: values[name]
+                    for slot, name in recorded.arguments.items()
+                    if name is not None
+                }
+                yield Request(
+                    number,
+                    renderer.messages(list(history)),
+                    given.get("system"),
+                    given.get("tools"),
+                    given.get("options", {}),
+                    body.get("marks", []),
+                    body["time"],
+                    decode_digest(body.get("view", body["chain"])),
+                    renderer.chain[len(history)],
+                )
+
+    def request(self, number: int) -> Request:
+        """Rebuild the request of this number, counted from 1.
+
+        Raises:
+            LookupError: where there were fewer.
+
+        """
+        for request in self.requests():
+            if request.number == number:
+                return request
+        message = f"no request {number} in this session"
+        raise LookupError(message)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        """Return the transcript itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def _catch_up(self) -> None:
+        """Read what was appended since the last look."""
+        for frame in self._reader.frames(self._last):
+            self._last = frame.place
+            if frame.kind is Kind.OPEN:
+                self._wire = wire_format(self._value(frame)["wire"])
+            elif frame.kind is Kind.MESSAGES:
+                body = self._value(frame)
+                at = body.get("at", len(self._history))
+                self._history[at:at] = [(frame, i) for i in range(len(body["messages"]))]
+            elif frame.kind is Kind.REVERT:
+                body = self._value(frame)
+                del self._history[body["from"] : body.get("to")]
+            elif frame.kind is Kind.SET:
+                self._enter(self._value(frame))
+
+    def _enter(self, body: JsonObject) -> None:
+        if "drop" in body:
+            return
+        one = DecisionSet.decode(body)
+        self.sets.append(one)
+        for decision in one.decisions:
+            target = decision.target
+            frame, position = self._history[target.message]
+            self._sources[decision.handle] = frame, position, target.block, decision.content
+
+    def _value(self, frame: Frame) -> Any:
+        return self._reader.value(frame)

@@ -1,0 +1,60 @@
+"""What `Compactor.view` returns: the messages to send, and what was done to get there."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from .decisions import Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """Sizes of a view; tokens are estimates, anchored on real usage where it is known.
+
+    `persisted` and `masked` count the tool results that stand in the view as previews and as
+    lines; `rewritten_tokens` are those of already sent messages from the first changed one on,
+    which the provider's cache must take in anew.
+    """
+
+    original_chars: int
+    view_chars: int
+    original_tokens: int
+    view_tokens: int
+    window: int
+    persisted: int
+    masked: int
+    rewritten_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contributor:
+    """A block that takes much of a view: where it stands, what it is, its estimated tokens."""
+
+    message: int
+    block: int
+    kind: str
+    tool: str | None
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A compacted copy of the history, to be sent and not to be changed.
+
+    `messages` is the caller's own list where nothing is left out. `changed` tells whether
+    anything is. `decisions` are those that this call took. `rewrites_from` is the first message
+    already sent whose bytes this call changed (None: the cached prefix is whole);
+    `stable_prefix` counts the leading messages that equal the previous view's, cache marks
+    apart. `over_budget` says that the view is too large all the same, and `largest` names what
+    takes the room. `degraded` says why something could not be stored; nothing is hidden then
+    that is not stored.
+    """
+
+    messages: list[Any]
+    changed: bool
+    decisions: tuple[Decision, ...]
+    rewrites_from: int | None
+    stable_prefix: int
+    stats: Stats
+    over_budget: bool
+    largest: tuple[Contributor, ...]
+    degraded: str | None

@@ -1,0 +1,185 @@
+"""The Messages API of Anthropic: https://platform.claude.com/docs/en/api/messages."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from compactor.errors import BadMessage
+from compactor.messages import (
+    Block,
+    JsonObject,
+    Kind,
+    Message,
+    block_digest,
+    canonical,
+    message_digest,
+    seen,
+)
+from compactor.tokens import estimate_bytes, estimate_document, estimate_image, estimate_text
+
+_MEDIA = ("image", "document")
+_THINKING = ("thinking", "redacted_thinking")
+_PLAIN_RESULT = ("text", *_MEDIA)
+
+
+def inspect(message: JsonObject, injected: Callable[[str], bool]) -> Message:
+    """Return the facts of a message.
+
+    Raises:
+        BadMessage: where it has no role, or content that is neither a string nor blocks.
+
+    """
+    role = message.get("role")
+    if not isinstance(role, str):
+        text = "a message without a role"
+        raise BadMessage(text, hint='Each message is a dictionary with "role" and "content".')
+    blocks = tuple(_facts(block, role, injected) for block in _blocks(message))
+    digest = message_digest(message, [block.digest for block in blocks])
+    tokens = sum(block.tokens for block in blocks)
+    return Message(role, digest, blocks, tokens, sum(block.chars for block in blocks))
+
+
+def _blocks(message: JsonObject) -> list[JsonObject]:
+    content = message.get("content")
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if isinstance(content, list) and all(isinstance(block, dict) for block in content):
+        return content
+    text = "a message whose content is neither a string nor a list of blocks"
+    raise BadMessage(text, hint="Pass messages as the Messages API takes them.")
+
+
+def _facts(block: JsonObject, role: str, injected: Callable[[str], bool]) -> Block:
+    kind = block.get("type")
+    digest = block_digest(block)
+    if kind == "text":
+        text = str(block.get("text", ""))
+        human = role == "user" and not injected(text)
+        return Block(Kind.TEXT, digest, len(text), estimate_text(text), human=human)
+    if kind in _MEDIA:
+        human = role == "user"
+        return Block(Kind.MEDIA, digest, 0, _media_tokens(block), human=human)
+    if kind == "tool_use":
+        size = len(canonical(block.get("input")))
+        return Block(
+            Kind.CALL,
+            digest,
+            size,
+            estimate_bytes(size),
+            call_id=str(block.get("id")),
+            tool=str(block.get("name")),
+            alterable=(block.get("caller") or {"type": "direct"}).get("type") == "direct",
+        )
+    if kind == "tool_result":
+        return _result_facts(block, digest)
+    if kind in _THINKING:
+        text = str(block.get("thinking") or block.get("data") or "")
+        return Block(Kind.THINKING, digest, len(text), estimate_text(text))
+    size = len(canonical(block))
+    return Block(Kind.OPAQUE, digest, size, estimate_bytes(size))
+
+
+def _result_facts(block: JsonObject, digest: bytes) -> Block:
+    texts = list(_texts(block))
+    media = [part for part in _parts(block) if part.get("type") in _MEDIA]
+    media_tokens = sum(map(_media_tokens, media))
+    return Block(
+        Kind.RESULT,
+        digest,
+        sum(map(len, texts)),
+        estimate_text("".join(texts)) + media_tokens,
+        call_id=str(block.get("tool_use_id")),
+        media=media_tokens,
+        alterable=all(part.get("type") in _PLAIN_RESULT for part in _parts(block)),
+    )
+
+
+def _parts(block: JsonObject) -> list[JsonObject]:
+    content = block.get("content")
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [part for part in content or [] if isinstance(part, dict)]
+
+
+def _texts(block: JsonObject) -> Iterator[str]:
+    for part in _parts(block):
+        if part.get("type") == "text":
+            yield str(part.get("text", ""))
+
+
+def _media_tokens(block: JsonObject) -> int:
+    if block.get("type") == "image":
+        return estimate_image()
+    source = block.get("source") or {}
+    data = str(source.get("data") or "")
+    return estimate_text(data) if source.get("type") == "text" else estimate_document(len(data))
+
+
+def result_text(message: JsonObject, block: int) -> str:
+    """Return all text of the result at position `block`, its parts joined by line breaks."""
+    return "\n".join(_texts(_blocks(message)[block]))
+
+
+def result_bytes(message: JsonObject, block: int) -> bytes:
+    """Return the result's content: a lone text as its UTF-8, anything else as canonical JSON."""
+    content = seen(_blocks(message)[block]).get("content") or []
+    if len(content) == 1 and content[0].keys() == {"type", "text"}:
+        return str(content[0]["text"]).encode("utf-8", "surrogatepass")
+    return canonical(content)
+
+
+def replace(message: JsonObject, notes: Mapping[int, tuple[str, bool]]) -> JsonObject:
+    """Return a copy whose results at these positions hold a note, with or without their media.
+
+    Identifiers, error flags, cache marks and unknown fields of the result stay as they are.
+    """
+    content = list(_blocks(message))
+    for position, (note, keep_media) in notes.items():
+        content[position] = {
+            **content[position],
+            "content": _replaced(content[position], note, keep_media=keep_media),
+        }
+    return {**message, "content": content}
+
+
+def _replaced(block: JsonObject, note: str, *, keep_media: bool) -> str | list[JsonObject]:
+    media = [part for part in _parts(block) if keep_media and part.get("type") in _MEDIA]
+    marks = [p["cache_control"] for p in _parts(block) if p.get("cache_control") is not None]
+    if not media and not marks:
+        return note
+    text: JsonObject = {"type": "text", "text": note}
+    if marks and not any(part.get("cache_control") is not None for part in media):
+        text["cache_control"] = marks[-1]
+    return [text, *media]
+
+
+def marks(message: object) -> list[int]:
+    """Return the positions of the blocks that carry a cache mark, on them or inside them."""
+    content = message.get("content") if isinstance(message, dict) else None
+    blocks = content if isinstance(content, list) else []
+    return [
+        position
+        for position, block in enumerate(blocks)
+        if isinstance(block, dict)
+        and any(part.get("cache_control") is not None for part in (block, *_parts(block)))
+    ]
+
+
+def offers(tools: object, name: str) -> bool:
+    """Tell whether a request's tool list has a tool of this name."""
+    return isinstance(tools, list) and any(
+        isinstance(tool, dict) and tool.get("name") == name for tool in tools
+    )
+
+
+def used_tokens(usage: Mapping[str, Any]) -> int | None:
+    """Return the tokens of the prompt: input, cache reads and cache writes.
+
+    Where the request ran several iterations, only the last saw the whole prompt.
+    """
+    iterations = usage.get("iterations")
+    last = iterations[-1] if isinstance(iterations, list) and iterations else usage
+    names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    counts = [last.get(name) for name in names]
+    return None if counts[0] is None else sum(int(count or 0) for count in counts)
