@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from compactor.storage import Kind, Reader
+from compactor.storage import Damaged, Kind, Reader
 
 from .decisions import DecisionSet, decode_digest
 from .messages import JsonObject
@@ -30,34 +30,41 @@ class Recorded:
     def read(cls, reader: Reader) -> Self:
         """Read everything but messages.
 
-        After a writer that did not close, no message counts as recorded: after a power cut a
-        record may have reached the disk before the blob that it names. Recording them again
+        A damaged record costs what it said. After damage, and after a writer that did not close,
+        no message counts as recorded: after a power
+        cut a record may have reached the disk before the blob that it names. Recording them again
         costs the small ones' size, and puts right what was torn.
 
         Raises:
-            StorageError: where a record cannot be opened.
+            StorageError: where the key is wrong or the disk refuses.
 
         """
-        made = cls()
+        made, whole = cls(), True
         last = Kind.CLOSE
         for frame in reader.frames():
             last = frame.kind
             if frame.kind is Kind.MESSAGES:
                 made.length = None
                 continue
-            body: Any = reader.value(frame)
-            if frame.kind is Kind.SET:
-                made.enter(body)
-            elif frame.kind is Kind.REVERT:
-                made.revert(body["from"])
-            elif "chain" in body:
-                made.point(body["at"], decode_digest(body["chain"]))
-            made.arguments |= body.get("arguments", {})
-            made.values.update(body.get("values", ()))
-        if last is not Kind.CLOSE:
+            try:
+                made.take(frame.kind, reader.value(frame))
+            except Damaged:
+                whole = False
+        if last is not Kind.CLOSE or not whole or reader.skipped:
             made.points.clear()
             made.length = None
         return made
+
+    def take(self, kind: Kind, body: Any) -> None:
+        """Take in one record that holds no messages."""
+        if kind is Kind.SET:
+            self.enter(body)
+        elif kind is Kind.REVERT:
+            self.revert(body["from"])
+        elif "chain" in body:
+            self.point(body["at"], decode_digest(body["chain"]))
+        self.arguments |= body.get("arguments", {})
+        self.values.update(body.get("values", ()))
 
     def enter(self, body: JsonObject) -> None:
         """Take in a set record: a new set, or one that is no longer in force."""

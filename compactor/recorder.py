@@ -58,7 +58,7 @@ class Recorder:
         self._answered: JsonObject | None = None
         self._last: JsonObject | None = None
         self._rest = self._rested = 0  # turns to leave the disk alone, and how many have passed
-        self._refused: StorageError | None = None
+        self._refused: StorageError | OSError | None = None
         self._writer: Writer | None = self._start(wait)
         self.sets = tuple(self._recorded.sets.values())
 
@@ -100,7 +100,7 @@ class Recorder:
                 self._writer.append(records)
             if sets or (self._behind and self.sets):
                 self._writer.sync()
-        except StorageError as error:
+        except (StorageError, OSError) as error:
             self._give_up()
             self._refused, self._rested = error, 0
             self._rest = min(2 * self._rest or 1, _LONGEST_REST)
@@ -112,7 +112,7 @@ class Recorder:
     def _give_up(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
-            with suppress(StorageError):
+            with suppress(StorageError, OSError):
                 writer.close()
 
     def _history(self, index: Index, edit: Edit) -> Records:
@@ -197,7 +197,7 @@ class Recorder:
         if self._writer is not None:
             try:
                 self._writer.sync()
-            except StorageError:
+            except (StorageError, OSError):
                 self._give_up()
                 raise
 

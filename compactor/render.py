@@ -127,7 +127,7 @@ class Renderer:
 
     @property
     def replaced(self) -> dict[int, Message]:
-        """Return the facts of the messages that stand in the view otherwise than in the history."""
+        """Return the facts of the messages that do not stand in the view as they are."""
         return {position: facts for position, (_, facts) in self._replaced.items()}
 
     @property

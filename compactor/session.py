@@ -68,6 +68,8 @@ class Compactor:
         self._estimated = 0  # tokens that were estimated for it
         self._anchor: Anchor | None = None
         self._reply: JsonObject | None = None  # the last one, while it stands in no history
+        # How many messages of the view were searched for its largest blocks, and those.
+        self._counted: tuple[int, tuple[Contributor, ...]] = (0, ())
         self._closed = False
 
     @classmethod
@@ -173,7 +175,7 @@ class Compactor:
         """Store the turn; where the disk refuses, the set is taken out of force."""
         try:
             recorder.turn(self._renderer.index, edit, one, prepared)
-        except StorageError as error:
+        except (StorageError, OSError) as error:
             if one is not None:
                 self._renderer.withdraw()
             _LOG.warning("nothing new is hidden: %s", error)
@@ -233,19 +235,19 @@ class Compactor:
         )
 
     def _largest(self) -> tuple[Contributor, ...]:
-        """Name the largest blocks of the view; a message smaller than the fifth holds none."""
-        index, replaced = self._renderer.index, self._renderer.replaced
-        facts = {i: replaced.get(i) or held for i, held in enumerate(index.messages)}
-        found: list[Contributor] = []
-        for position in heapq.nlargest(len(facts), facts, key=lambda i: facts[i].tokens):
-            if len(found) == _LARGEST and facts[position].tokens <= found[-1].tokens:
-                break
-            found += [
-                Contributor(position, number, block.kind, index.tool(block), block.tokens)
-                for number, block in enumerate(facts[position].blocks)
-            ]
-            found = heapq.nlargest(_LARGEST, found, key=lambda each: each.tokens)
-        return tuple(found)
+        """Name the largest blocks of the view; what it shares with the last one is known."""
+        renderer, (counted, found) = self._renderer, self._counted
+        if renderer.changed < counted:
+            counted, found = 0, ()
+        replaced = renderer.replaced
+        new = [
+            Contributor(at, number, block.kind, renderer.index.tool(block), block.tokens)
+            for at, facts in enumerate(renderer.index.messages[counted:], counted)
+            for number, block in enumerate((replaced.get(at) or facts).blocks)
+        ]
+        largest = tuple(heapq.nlargest(_LARGEST, [*found, *new], key=lambda each: each.tokens))
+        self._counted = len(renderer.index), largest
+        return largest
 
     def observe(self, reply_or_usage: object) -> None:
         """Learn from the answer to the last view: what it measured, and that it was answered.
@@ -296,6 +298,10 @@ class Compactor:
                 self._transcript = self._open_transcript()
             return self._transcript.read(handle)
         except (StorageError, OSError):
+            # The vault may have been replaced under the running session: look anew next time.
+            transcript, self._transcript = self._transcript, None
+            if transcript is not None:
+                transcript.close()
             content = self._renderer.ledger.contents[handle]
             found = _find(self._wire, self._renderer.index, content)
             if found is None:
@@ -321,6 +327,8 @@ class Compactor:
         """
         if not self._closed:
             self._closed = True
+            if self._transcript is not None:
+                self._transcript.close()
             if self._recorder is not None:
                 self._recorder.close(self._renderer.index, self._reply)
 
@@ -344,7 +352,7 @@ def _switched_off() -> bool:
 
 def _close_late(recorder: Recorder, index: Index) -> None:
     """Close a session that its owner forgot, at the latest when the interpreter ends."""
-    with suppress(StorageError):
+    with suppress(StorageError, OSError):
         recorder.close(index, None)
 
 

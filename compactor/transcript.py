@@ -7,6 +7,7 @@ rebuilt by the code that made its view.
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +22,9 @@ from .render import Renderer
 from .wire import Wire, wire_format
 
 FOLDER = ".transcripts"
+
+# Where a message is stored: its record and its position there; None where that was damaged.
+_Source = tuple[Frame, int] | None
 
 
 def vault_root(workspace: str | Path) -> Path:
@@ -64,8 +68,9 @@ class Transcript:
         """Use `Transcript.open` instead."""
         self._reader = reader
         self._last: Place | None = None
-        self._history: list[tuple[Frame, int]] = []
-        self._sources: dict[str, tuple[Frame, int, int, bytes]] = {}
+        self._history: list[_Source] = []
+        self._sources: dict[str, tuple[_Source, int, bytes]] = {}
+        self._held: tuple[Place, Any] | None = None
         self._wire: Wire = wire_format("anthropic")
         self.sets: list[DecisionSet] = []
 
@@ -98,25 +103,38 @@ class Transcript:
         if handle not in self._sources:
             message = "no such handle in this session"
             raise UnknownHandle(message, hint="Transcript.handles() lists them.")
-        frame, position, block, content = self._sources[handle]
-        message_ = self._value(frame)["messages"][position]
-        data = self._wire.result_bytes(message_, block)
+        source, block, content = self._sources[handle]
+        data = self._wire.result_bytes(self._message(source), block)
         if hashlib.sha256(data).digest() != content:
             text = "what is stored is not what was left out"
-            raise Damaged(text, where=handle, hint="`compactor verify` says more.")
+            raise Damaged(text, where=handle)
         return data
 
+    def _message(self, source: _Source) -> JsonObject:
+        if source is None:
+            text = "the record that held this message is damaged"
+            raise Damaged(text, where="messages")
+        frame, position = source
+        message: JsonObject = self._value(frame)["messages"][position]
+        return message
+
     def messages(self) -> list[JsonObject]:
-        """Return the history as it stood at the end, every message as it was first seen."""
+        """Return the history as it stood at the end, every message as it was first seen.
+
+        Raises:
+            Damaged: where a record of it cannot be read.
+
+        """
         self._catch_up()
-        held: dict[Place, list[JsonObject]] = {}
-        for frame, _ in self._history:
-            if frame.place not in held:
-                held[frame.place] = self._value(frame)["messages"]
-        return [held[frame.place][position] for frame, position in self._history]
+        return [self._message(source) for source in self._history]
 
     def requests(self) -> Iterator[Request]:
-        """Rebuild every request, in the order in which they were sent."""
+        """Rebuild every request, in the order in which they were sent.
+
+        Raises:
+            Damaged: at a record that cannot be read; what comes after depends on it.
+
+        """
         renderer = Renderer(self._wire)
         recorded = Recorded()
         values: dict[str, Any] = {}
@@ -184,30 +202,32 @@ class Transcript:
         self.close()
 
     def _catch_up(self) -> None:
-        """Read what was appended since the last look."""
+        """Read what was appended since the last look; a damaged record costs what it said."""
         for frame in self._reader.frames(self._last):
             self._last = frame.place
-            if frame.kind is Kind.OPEN:
-                self._wire = wire_format(self._value(frame)["wire"])
-            elif frame.kind is Kind.MESSAGES:
-                body = self._value(frame)
-                at = body.get("at", len(self._history))
-                self._history[at:at] = [(frame, i) for i in range(len(body["messages"]))]
-            elif frame.kind is Kind.REVERT:
-                body = self._value(frame)
-                del self._history[body["from"] : body.get("to")]
-            elif frame.kind is Kind.SET:
-                self._enter(self._value(frame))
+            with suppress(Damaged):
+                self._take(frame, self._reader.value(frame, bare=True))
 
-    def _enter(self, body: JsonObject) -> None:
-        if "drop" in body:
-            return
-        one = DecisionSet.decode(body)
-        self.sets.append(one)
-        for decision in one.decisions:
-            target = decision.target
-            frame, position = self._history[target.message]
-            self._sources[decision.handle] = frame, position, target.block, decision.content
+    def _take(self, frame: Frame, body: JsonObject) -> None:
+        history = self._history
+        if frame.kind is Kind.OPEN:
+            self._wire = wire_format(body["wire"])
+        elif frame.kind is Kind.MESSAGES:
+            at = body.get("at", len(history))
+            history[at:at] = [(frame, i) for i in range(len(body["messages"]))]
+        elif frame.kind is Kind.REVERT:
+            del history[body["from"] : body.get("to")]
+        elif "at" in body and body["at"] > len(history):
+            history += [None] * (body["at"] - len(history))  # a lost record held them
+        if frame.kind is Kind.SET and "drop" not in body:
+            one = DecisionSet.decode(body)
+            self.sets.append(one)
+            for decision in one.decisions:
+                source = history[decision.target.message]
+                self._sources[decision.handle] = source, decision.target.block, decision.content
 
     def _value(self, frame: Frame) -> Any:
-        return self._reader.value(frame)
+        """Return a record's body; messages of one record are often asked for in a row."""
+        if self._held is None or self._held[0] != frame.place:
+            self._held = frame.place, self._reader.value(frame)
+        return self._held[1]

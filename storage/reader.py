@@ -43,15 +43,15 @@ class Reader:
             # A copy: the list grows when somebody asks again meanwhile.
             yield from lane.frames[start:]
 
-    def value(self, frame: Frame) -> JSON:
-        """Return the value of a record, large strings and all.
+    def value(self, frame: Frame, *, bare: bool = False) -> JSON:
+        """Return the value of a record, large strings and all; `bare` leaves these empty.
 
         Raises `Damaged` (the record, one of its blobs, or the lane's header),
         `WrongKey`, `UnsafePath`, `OSError`.
         """
         where = f"record {frame.place.seq} of lane {frame.place.lane}"
         body = self._scan(frame.place.lane).body(frame, self._keys)
-        return decode(body, self._content, where=where)
+        return decode(body, self._content, where=where, bare=bare)
 
     def follows(self, frame: Frame) -> bool:
         """Tell whether a record was written right behind what stands before it in its lane.

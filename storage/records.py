@@ -70,9 +70,10 @@ def encode(value: object, put: Callable[[bytes], str]) -> bytes:
     return bytes([flags]) + text
 
 
-def decode(body: bytes, get: Callable[[str], bytes], *, where: str) -> JSON:
+def decode(body: bytes, get: Callable[[str], bytes], *, where: str, bare: bool = False) -> JSON:
     """Decode what `encode` made; `get` returns the content of a blob by its name.
 
+    `bare` leaves the lifted strings empty and asks for no blob that holds one.
     Raises `Damaged`, naming `where`.
     """
     flags, text = (body[0], body[1:]) if body else (0, b"")
@@ -83,7 +84,7 @@ def decode(body: bytes, get: Callable[[str], bytes], *, where: str) -> JSON:
         text = expand(text, at_most=MAX_BODY, where=where)
     try:
         value = _load(text, wide=bool(flags & _WIDE))
-        return _resolve(value, get) if flags & _BLOBS else value
+        return _resolve(value, get, bare=bare) if flags & _BLOBS else value
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         if isinstance(error, Damaged):
             raise
@@ -179,12 +180,12 @@ def _load(text: bytes, *, wide: bool) -> JSON:
     return orjson.loads(text)
 
 
-def _resolve(record: JSON, get: Callable[[str], bytes]) -> JSON:
+def _resolve(record: JSON, get: Callable[[str], bytes], *, bare: bool) -> JSON:
     """Put the content of the blobs back where the list beside the value says."""
     value, blobs = record
     holder = [value]
     for path, name, form in blobs:
-        content = get(name)
+        content = b"" if bare and form == "text" else get(name)
         # A path that does not fit raises, and `decode` says what that means.
         place: JSON = holder
         steps: Path = [0, *path]
