@@ -82,32 +82,48 @@ class Recorder:
     def turn(self, index: Index, edit: Edit, one: DecisionSet | None, prepared: Prepared) -> None:
         """Append what is new: messages, the set, the request. A set is durable on return.
 
-        After a refusal the disk is left alone for 1, 2, 4 … 32 turns before the next try.
+        When a lane fails, or the vault has vanished, what is not known to be stored is written to
+        a new one at once. If that is refused too, the disk is left alone for 1, 2, 4 … 32 turns.
 
         Raises:
-            StorageError: nothing of this turn counts as stored then.
+            StorageError, OSError: nothing of this turn counts as stored then.
 
         """
         if self._refused is not None and self._rested < self._rest:
             self._rested += 1
             raise self._refused
-        try:
-            if self._writer is None:
+        if self._writer is not None:
+            try:
+                self._write(self._writer, index, edit, one, prepared)
+            except (StorageError, OSError):
+                self._give_up()
+        if self._writer is None:
+            try:
                 self._writer = self._start()
-            sets = self._sets(one)
-            records = [*self._history(index, edit), *sets, *self._request(index, prepared)]
-            if records:
-                self._writer.append(records)
-            if sets or (self._behind and self.sets):
-                self._writer.sync()
-        except (StorageError, OSError) as error:
-            self._give_up()
-            self._refused, self._rested = error, 0
-            self._rest = min(2 * self._rest or 1, _LONGEST_REST)
-            raise
-        self._behind, self._refused, self._rest = False, None, 0
+                self._write(self._writer, index, edit, one, prepared)
+            except (StorageError, OSError) as error:
+                self._give_up()
+                self._refused, self._rested = error, 0
+                self._rest = min(2 * self._rest or 1, _LONGEST_REST)
+                raise
+        self._behind, self._answered, self._refused, self._rest = False, None, None, 0
         if one is not None:
             self.sets += (one,)
+
+    def _write(
+        self,
+        writer: Writer,
+        index: Index,
+        edit: Edit,
+        one: DecisionSet | None,
+        prepared: Prepared,
+    ) -> None:
+        sets = self._sets(one)
+        records = [*self._history(index, edit), *sets, *self._request(index, prepared)]
+        if records:
+            writer.append(records)
+        if sets or (self._behind and self.sets):
+            writer.sync()
 
     def _give_up(self) -> None:
         writer, self._writer = self._writer, None
@@ -159,7 +175,7 @@ class Recorder:
             return []  # the same request once more
         self._last = body
         self._recorded.point(len(index), chain)
-        return [(Kind.REQUEST, {**body, **changes, "time": _now(), **self._take_answered()})]
+        return [(Kind.REQUEST, {**body, **changes, "time": _now(), **self._answer()})]
 
     def _arguments(self, arguments: Mapping[str, Any]) -> JsonObject:
         """Return the digests of arguments that changed, and the values that are new."""
@@ -183,9 +199,8 @@ class Recorder:
         """Note that the last request was answered; it is written with the next record."""
         self._answered = facts
 
-    def _take_answered(self) -> JsonObject:
-        facts, self._answered = self._answered, None
-        return {} if facts is None else {"answered": facts}
+    def _answer(self) -> JsonObject:
+        return {} if self._answered is None else {"answered": self._answered}
 
     def flush(self) -> None:
         """Make all that was appended durable.
@@ -210,7 +225,7 @@ class Recorder:
         """
         if self._writer is None:
             return
-        body: JsonObject = {"time": _now(), **self._take_answered()}
+        body: JsonObject = {"time": _now(), **self._answer()}
         if not self._behind:
             body |= {"at": len(index), "chain": encode_digest(index.chain[-1])}
         if reply is not None:

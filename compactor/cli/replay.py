@@ -117,7 +117,14 @@ def _place(vault: Path | None) -> Iterator[tuple[Path, Keys]]:
     """Give the workspace and the keys: the user's own, or ones that leave nothing behind."""
     if vault is not None:
         vault.mkdir(parents=True, exist_ok=True)
-        yield vault, Keys.default()
+        keys = Keys.default()
+        if keys.made:
+            click.echo(
+                f"note: a host key was made: {keys.state / 'host.key'}\n"
+                "note: back it up; without it these transcripts never open again",
+                err=True,
+            )
+        yield vault, keys
         return
     with tempfile.TemporaryDirectory(prefix="compactor-") as folder:
         # The key lives in memory only; what is in the folder opens for nobody afterwards.
