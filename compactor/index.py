@@ -97,6 +97,10 @@ class Index:
         message = plain(source, f"messages[{position}]")
         return message, self._wire.inspect(message, self.is_injected)
 
+    def digest(self, message: JsonObject) -> bytes:
+        """Return the digest that a message would have in this history."""
+        return self._wire.inspect(message, self.is_injected).digest
+
     def is_injected(self, text: str) -> bool:
         """Tell whether the host, not the human, wrote this text of a user message."""
         return self._injected.fullmatch(text) is not None

@@ -16,7 +16,7 @@ _TELLING = re.compile(
     r"|cannot|not found|passed|exit (?:code|status)|exited|timed? ?out|warning)\b",
     re.IGNORECASE,
 )
-_LONGEST_TITLE = 120  # with eleven digits in both counts and a handle of twenty
+_LONGEST_TITLE = 128  # with eleven digits in both counts and a handle of twenty
 _SCANNED = 20_000
 _CLIPPED = "…"
 
@@ -67,13 +67,13 @@ def masked(name: str, tool: str | None, text: str, *, scent: int, readable: bool
     """Return the note for an old result: one line with its handle, then its telling lines."""
     facts = [
         name,
-        tool,
+        _attribute(tool) if tool else None,
         f"{len(text)} characters",
         f"{text.count(chr(10)) + 1} lines",
         f"{READ_TOOL} reads it" if readable else None,
     ]
     title = f"[Earlier tool result saved: {' · '.join(fact for fact in facts if fact)}]"
-    kept = telling(text, scent)
+    kept = _escape(telling(text, scent))
     return f"{title}\n{kept}" if kept else title
 
 

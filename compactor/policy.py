@@ -106,6 +106,8 @@ class Policy:
             *(limit for limit in self.persist.tools.values() if limit is not None),
             *(getattr(self.mask, n) for n in self.mask.__slots__),
         )
+        if self.persist.preview_chars + self.persist.tail_chars < 1:
+            _refuse("a preview", "An unread result keeps preview_chars or tail_chars in view.")
         if min(sizes) < 0:
             _refuse("sizes >= 0", "Sizes are counted in characters, numbers of results or shares.")
         try:

@@ -56,10 +56,14 @@ class Recorder:
         self._about = {"version": version("transcript-compactor"), "wire": wire}
         self._recorded = Recorded()
         self._answered: JsonObject | None = None
+        self._reply: JsonObject | None = None
+        self._replied_at = 0
+        self._closed = False
         self._last: JsonObject | None = None
         self._rest = self._rested = 0  # turns to leave the disk alone, and how many have passed
         self._refused: StorageError | OSError | None = None
-        self._writer: Writer | None = self._start(wait)
+        self._writer: Writer | None = None
+        self._start(wait)
         self.sets = tuple(self._recorded.sets.values())
 
     def _start(self, wait: float = 0) -> Writer:
@@ -76,7 +80,7 @@ class Recorder:
             raise
         # Until the first turn has been written, what the vault holds is compared with the
         # history at hand instead of being assumed.
-        self._behind, self._last = True, None
+        self._writer, self._behind, self._last = writer, True, None
         return writer
 
     def turn(self, index: Index, edit: Edit, one: DecisionSet | None, prepared: Prepared) -> None:
@@ -96,17 +100,17 @@ class Recorder:
             try:
                 self._write(self._writer, index, edit, one, prepared)
             except (StorageError, OSError):
-                self._give_up()
+                self.abandon()
         if self._writer is None:
             try:
-                self._writer = self._start()
-                self._write(self._writer, index, edit, one, prepared)
+                self._write(self._start(), index, edit, one, prepared)
             except (StorageError, OSError) as error:
-                self._give_up()
+                self.abandon()
                 self._refused, self._rested = error, 0
                 self._rest = min(2 * self._rest or 1, _LONGEST_REST)
                 raise
-        self._behind, self._answered, self._refused, self._rest = False, None, None, 0
+        self._behind, self._refused, self._rest = False, None, 0
+        self._answered = self._reply = None
         if one is not None:
             self.sets += (one,)
 
@@ -116,16 +120,19 @@ class Recorder:
         index: Index,
         edit: Edit,
         one: DecisionSet | None,
-        prepared: Prepared,
+        prepared: Prepared | None,
     ) -> None:
         sets = self._sets(one)
-        records = [*self._history(index, edit), *sets, *self._request(index, prepared)]
+        records = [*self._history(index, edit), *sets]
+        if prepared is not None:
+            records += self._request(index, prepared)
         if records:
             writer.append(records)
         if sets or (self._behind and self.sets):
             writer.sync()
 
-    def _give_up(self) -> None:
+    def abandon(self) -> None:
+        """Give up the lane: the next turn compares what is stored with the history at hand."""
         writer, self._writer = self._writer, None
         if writer is not None:
             with suppress(StorageError, OSError):
@@ -175,7 +182,7 @@ class Recorder:
             return []  # the same request once more
         self._last = body
         self._recorded.point(len(index), chain)
-        return [(Kind.REQUEST, {**body, **changes, "time": _now(), **self._answer()})]
+        return [(Kind.REQUEST, {**body, **changes, "time": _now(), **self._answer(index)})]
 
     def _arguments(self, arguments: Mapping[str, Any]) -> JsonObject:
         """Return the digests of arguments that changed, and the values that are new."""
@@ -195,46 +202,65 @@ class Recorder:
         self._recorded.values |= values.keys()
         return {name: part for name, part in _parts(changed, values) if part}
 
-    def answered(self, facts: JsonObject) -> None:
-        """Note that the last request was answered; it is written with the next record."""
-        self._answered = facts
+    def answered(self, facts: JsonObject, reply: JsonObject | None, at: int) -> None:
+        """Note that the request of a history of length `at` was answered.
 
-    def _answer(self) -> JsonObject:
-        return {} if self._answered is None else {"answered": self._answered}
+        It is written with the next record; the reply itself only if no message has it by then.
+        """
+        self._answered, self._reply, self._replied_at = facts, reply, at
 
-    def flush(self) -> None:
-        """Make all that was appended durable.
+    def _answer(self, index: Index) -> JsonObject:
+        if self._answered is None:
+            return {}
+        facts, reply = self._answered, self._reply
+        if reply is not None:
+            digest = index.digest(reply)
+            if all(each.digest != digest for each in index.messages[self._replied_at :]):
+                facts = {**facts, "reply": reply}
+        return {"answered": facts}
+
+    def flush(self, index: Index) -> None:
+        """Make all that was recorded durable, and what a refusal had left out.
 
         Raises:
-            StorageError: nothing since the last set counts as stored then.
+            StorageError, OSError: nothing since the last set counts as stored then.
 
         """
-        if self._writer is not None:
-            try:
-                self._writer.sync()
-            except (StorageError, OSError):
-                self._give_up()
-                raise
+        try:
+            self._caught_up(index).sync()
+        except (StorageError, OSError):
+            self.abandon()
+            raise
 
-    def close(self, index: Index, reply: JsonObject | None) -> None:
+    def _caught_up(self, index: Index) -> Writer:
+        if self._writer is not None:
+            return self._writer
+        writer = self._start()
+        if len(index):
+            self._write(writer, index, Edit(len(index), 0, 0), None, None)
+            self._behind = False
+        return writer
+
+    def close(self, index: Index) -> None:
         """Write the close record, make everything durable and release the session.
 
         Raises:
-            StorageError: where that could not be done; the session is released all the same.
+            StorageError, OSError: where that could not be done; the session is released all the
+                same.
 
         """
-        if self._writer is None:
+        if self._closed:
             return
-        body: JsonObject = {"time": _now(), **self._answer()}
-        if not self._behind:
-            body |= {"at": len(index), "chain": encode_digest(index.chain[-1])}
-        if reply is not None:
-            body["reply"] = reply
+        self._closed = True
         try:
-            self._writer.append([(Kind.CLOSE, body)])
-            self._writer.sync()
+            writer = self._caught_up(index)
+            body: JsonObject = {"time": _now(), **self._answer(index)}
+            if not self._behind:
+                body |= {"at": len(index), "chain": encode_digest(index.chain[-1])}
+            writer.append([(Kind.CLOSE, body)])
+            writer.sync()
         finally:
-            self._give_up()
+            self.abandon()
 
 
 def _chunks(index: Index, start: int, end: int) -> Iterator[range]:

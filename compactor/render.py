@@ -42,7 +42,8 @@ class Renderer:
         edit = self.index.sync(messages)
         self.changed = edit.start
         revived = edit.added and any(map(self.index.places, self.ledger.dormant))
-        if edit.removed or revived:
+        inside = edit.start + edit.added < len(self.index)
+        if edit.removed or inside or revived:
             self._resolve(self.ledger.sets, edit)
         for position in edit.touched:
             if position in self._replaced:
@@ -112,7 +113,7 @@ class Renderer:
             if marks[position] != self.wire.marks(self._replaced[position][0]):
                 self._replaced[position] = self._render(position)
         self._marked = {position for position, blocks in marks.items() if blocks}
-        self.marks = [[position, b] for position in sorted(self._marked) for b in marks[position]]
+        self.marks = [[at, block] for at in sorted(self._marked) for block in marks[at]]
         if not self._replaced:
             return history
         view = list(history)

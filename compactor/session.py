@@ -66,8 +66,9 @@ class Compactor:
         self._renderer.put(recorder.sets if recorder else ())
         self._sent = 0  # messages of the last view
         self._estimated = 0  # tokens that were estimated for it
+        self._overhead = 0  # and for system prompt and tools beside it
         self._anchor: Anchor | None = None
-        self._reply: JsonObject | None = None  # the last one, while it stands in no history
+        self._degraded: str | None = None
         # How many messages of the view were searched for its largest blocks, and those.
         self._counted: tuple[int, tuple[Contributor, ...]] = (0, ())
         self._closed = False
@@ -133,12 +134,29 @@ class Compactor:
             return _untouched(messages, settings)
         arguments = _arguments(request)
         room = _budget(arguments, settings)
+        try:
+            return self._turn(self._recorder, messages, arguments, room, settings)
+        except BadMessage:
+            raise
+        except BaseException:
+            # Interrupted half-way: what is stored is compared with the history next time.
+            self._recorder.abandon()
+            raise
+
+    def _turn(
+        self,
+        recorder: Recorder,
+        messages: list[Any],
+        arguments: JsonObject,
+        room: Budget,
+        policy: Policy,
+    ) -> View:
         edit = self._take_in(messages)
         room = replace(room, anchor=self._anchor)
-        one = self._decide(arguments, room, settings)
+        one = self._decide(arguments, room, policy)
         shown = self._renderer.messages(messages)
         prepared = Prepared(arguments, self._renderer.chain[len(messages)], self._renderer.marks)
-        degraded = self._store(self._recorder, edit, one, prepared)
+        degraded = self._store(recorder, edit, one, prepared)
         if one is not None and degraded is not None:
             one, shown = None, self._renderer.messages(messages)
         return self._describe(messages, shown, one, room, degraded)
@@ -150,8 +168,6 @@ class Compactor:
         edit = self._renderer.update(messages)
         if self._renderer.changed < self._sent:
             self._anchor = None
-        if edit.added:
-            self._reply = None
         return edit
 
     def _decide(self, arguments: JsonObject, room: Budget, policy: Policy) -> DecisionSet | None:
@@ -173,14 +189,19 @@ class Compactor:
         self, recorder: Recorder, edit: Edit, one: DecisionSet | None, prepared: Prepared
     ) -> str | None:
         """Store the turn; where the disk refuses, the set is taken out of force."""
+        degraded = None
         try:
             recorder.turn(self._renderer.index, edit, one, prepared)
-        except (StorageError, OSError) as error:
+        except BaseException as error:
             if one is not None:
                 self._renderer.withdraw()
-            _LOG.warning("nothing new is hidden: %s", error)
-            return f"{type(error).__name__}: {error}"
-        return None
+            if not isinstance(error, (StorageError, OSError)):
+                raise
+            degraded = f"{type(error).__name__}: {error}"
+        if degraded is not None and degraded != self._degraded:
+            _LOG.warning("nothing new is hidden: %s", degraded)
+        self._degraded = degraded
+        return degraded
 
     def _describe(
         self,
@@ -196,6 +217,7 @@ class Compactor:
         if rewrites is not None:
             self._anchor = None
         self._sent, self._estimated = len(messages), renderer.estimated
+        self._overhead = room.overhead
         stats = self._stats(one, room, range(stable, sent if rewrites is not None else stable))
         if one is not None:
             _LOG.info(
@@ -212,6 +234,7 @@ class Compactor:
             stats=stats,
             over_budget=over,
             largest=self._largest() if over else (),
+            unfinished=renderer.index.open_ended(),
             degraded=degraded,
         )
 
@@ -266,15 +289,15 @@ class Compactor:
         if used is None:
             message = "observe: neither a reply nor a usage report"
             raise BadMessage(message, hint="Pass what messages.create returned, or its usage.")
-        self._anchor = Anchor(used, self._estimated)
+        self._anchor = Anchor(used - self._overhead, self._estimated)
         if self._recorder is None:
             return
         facts: JsonObject = {"usage": usage}
         if reply.get("stop_reason") is not None:
             facts["stop_reason"] = reply["stop_reason"]
-        if isinstance(reply.get("content"), list):
-            self._reply = {"role": "assistant", "content": reply["content"]}
-        self._recorder.answered(facts)
+        content = reply.get("content")
+        said = {"role": "assistant", "content": content} if isinstance(content, list) else None
+        self._recorder.answered(facts, said, self._sent)
 
     def handles(self) -> list[str]:
         """Return every handle that a note of this session has named, oldest first."""
@@ -312,11 +335,11 @@ class Compactor:
         """Make all that was recorded durable.
 
         Raises:
-            StorageError: where the disk refuses.
+            StorageError, OSError: where the disk refuses.
 
         """
         if self._recorder is not None:
-            self._recorder.flush()
+            self._recorder.flush(self._renderer.index)
 
     def close(self) -> None:
         """Make everything durable, say so in the transcript, and release the session.
@@ -330,7 +353,7 @@ class Compactor:
             if self._transcript is not None:
                 self._transcript.close()
             if self._recorder is not None:
-                self._recorder.close(self._renderer.index, self._reply)
+                self._recorder.close(self._renderer.index)
 
     def __enter__(self) -> Self:
         """Return the session itself."""
@@ -353,7 +376,7 @@ def _switched_off() -> bool:
 def _close_late(recorder: Recorder, index: Index) -> None:
     """Close a session that its owner forgot, at the latest when the interpreter ends."""
     with suppress(StorageError, OSError):
-        recorder.close(index, None)
+        recorder.close(index)
 
 
 def _arguments(request: Mapping[str, Any]) -> JsonObject:
@@ -395,6 +418,7 @@ def _untouched(messages: list[Any], policy: Policy) -> View:
         stats=stats,
         over_budget=False,
         largest=(),
+        unfinished=False,
         degraded=None,
     )
 

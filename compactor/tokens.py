@@ -45,9 +45,12 @@ def estimate_document(encoded: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """What the provider counted for a prompt, beside what was estimated for its messages."""
+    """What the messages of a prompt measured, by the provider's count, and by the estimate.
 
-    used: int
+    The provider counts the whole prompt; `measured` is that less the overhead of that request.
+    """
+
+    measured: int
     estimated: int
 
 
@@ -73,7 +76,7 @@ class Budget:
         """Return the size of messages for which `estimated` tokens are estimated."""
         if self.anchor is None:
             return estimated
-        return max(self.anchor.used - self.overhead + estimated - self.anchor.estimated, 0)
+        return max(self.anchor.measured + estimated - self.anchor.estimated, 0)
 
 
 def budget(window: int | None, output: int, overhead: int, anchor: Anchor | None = None) -> Budget:

@@ -104,11 +104,23 @@ class Transcript:
             message = "no such handle in this session"
             raise UnknownHandle(message, hint="Transcript.handles() lists them.")
         source, block, content = self._sources[handle]
-        data = self._wire.result_bytes(self._message(source), block)
-        if hashlib.sha256(data).digest() != content:
-            text = "what is stored is not what was left out"
-            raise Damaged(text, where=handle)
-        return data
+        with suppress(Damaged, LookupError):
+            data = self._wire.result_bytes(self._message(source), block)
+            if hashlib.sha256(data).digest() == content:
+                return data
+        return self._search(handle, content)
+
+    def _search(self, handle: str, content: bytes) -> bytes:
+        """Find content by its digest wherever it stands: written anew, or in another place."""
+        for frame in self._reader.frames():
+            if frame.kind is Kind.MESSAGES:
+                with suppress(Damaged):
+                    for message in self._value(frame)["messages"]:
+                        for data in self._wire.results(message):
+                            if hashlib.sha256(data).digest() == content:
+                                return data
+        text = "what this handle names cannot be read any more"
+        raise Damaged(text, where=handle)
 
     def _message(self, source: _Source) -> JsonObject:
         if source is None:
@@ -217,13 +229,14 @@ class Transcript:
             history[at:at] = [(frame, i) for i in range(len(body["messages"]))]
         elif frame.kind is Kind.REVERT:
             del history[body["from"] : body.get("to")]
-        elif "at" in body and body["at"] > len(history):
+        elif "chain" in body and body["at"] > len(history):
             history += [None] * (body["at"] - len(history))  # a lost record held them
         if frame.kind is Kind.SET and "drop" not in body:
             one = DecisionSet.decode(body)
             self.sets.append(one)
             for decision in one.decisions:
-                source = history[decision.target.message]
+                at = decision.target.message
+                source = history[at] if at < len(history) else None
                 self._sources[decision.handle] = source, decision.target.block, decision.content
 
     def _value(self, frame: Frame) -> Any:

@@ -45,8 +45,9 @@ class View:
     already sent whose bytes this call changed (None: the cached prefix is whole);
     `stable_prefix` counts the leading messages that equal the previous view's, cache marks
     apart. `over_budget` says that the view is too large all the same, and `largest` names what
-    takes the room. `degraded` says why something could not be stored; nothing is hidden then
-    that is not stored.
+    takes the room. `unfinished` says that the history ends in a call without its result or in an
+    assistant message, so that nothing was planned. `degraded` says why something could not be
+    stored; nothing is hidden then that is not stored.
     """
 
     messages: list[Any]
@@ -57,4 +58,5 @@ class View:
     stats: Stats
     over_budget: bool
     largest: tuple[Contributor, ...]
+    unfinished: bool
     degraded: str | None

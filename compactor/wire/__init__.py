@@ -1,6 +1,6 @@
 """Wire formats: what the engine must know of each provider's messages, one module a format."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from compactor.messages import JsonObject, Message
@@ -20,11 +20,14 @@ class Wire(Protocol):
     def result_bytes(self, message: JsonObject, block: int) -> bytes:
         """Return the result's exact content: a lone text's UTF-8, else JSON of its blocks."""
 
+    def results(self, message: JsonObject) -> Iterator[bytes]:
+        """Go through the exact contents of a message's results."""
+
     def replace(self, message: JsonObject, notes: Mapping[int, tuple[str, bool]]) -> JsonObject:
         """Return a copy whose results at these positions hold a note, with or without media."""
 
-    def marks(self, message: object) -> list[int]:
-        """Return the positions of the blocks that carry a cache mark."""
+    def marks(self, message: JsonObject) -> Mapping[int, object]:
+        """Return the cache marks of a message by the position of their block."""
 
     def offers(self, tools: object, name: str) -> bool:
         """Tell whether a request's tool list has a tool of this name."""

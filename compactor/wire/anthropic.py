@@ -28,7 +28,7 @@ def inspect(message: JsonObject, injected: Callable[[str], bool]) -> Message:
         BadMessage: where it has no role, or content that is neither a string nor blocks.
 
     """
-    role = message.get("role")
+    role = message.get("role") if isinstance(message, dict) else None
     if not isinstance(role, str):
         text = "a message without a role"
         raise BadMessage(text, hint='Each message is a dictionary with "role" and "content".')
@@ -69,7 +69,7 @@ def _facts(block: JsonObject, role: str, injected: Callable[[str], bool]) -> Blo
             estimate_bytes(size),
             call_id=str(block.get("id")),
             tool=str(block.get("name")),
-            alterable=(block.get("caller") or {"type": "direct"}).get("type") == "direct",
+            alterable=_is_direct(block.get("caller")),
         )
     if kind == "tool_result":
         return _result_facts(block, digest)
@@ -78,6 +78,11 @@ def _facts(block: JsonObject, role: str, injected: Callable[[str], bool]) -> Blo
         return Block(Kind.THINKING, digest, len(text), estimate_text(text))
     size = len(canonical(block))
     return Block(Kind.OPAQUE, digest, size, estimate_bytes(size))
+
+
+def _is_direct(caller: object) -> bool:
+    """Tell whether the model itself made a call; what code has called feeds that code."""
+    return caller is None or (isinstance(caller, dict) and caller.get("type") == "direct")
 
 
 def _result_facts(block: JsonObject, digest: bytes) -> Block:
@@ -91,15 +96,23 @@ def _result_facts(block: JsonObject, digest: bytes) -> Block:
         estimate_text("".join(texts)) + media_tokens,
         call_id=str(block.get("tool_use_id")),
         media=media_tokens,
-        alterable=all(part.get("type") in _PLAIN_RESULT for part in _parts(block)),
+        alterable=_is_plain(block.get("content")),
     )
+
+
+def _is_plain(content: object) -> bool:
+    """Tell whether a result holds nothing but text, images and documents."""
+    if not isinstance(content, list):
+        return content is None or isinstance(content, str)
+    return all(isinstance(part, dict) and part.get("type") in _PLAIN_RESULT for part in content)
 
 
 def _parts(block: JsonObject) -> list[JsonObject]:
     content = block.get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
-    return [part for part in content or [] if isinstance(part, dict)]
+    parts = content if isinstance(content, list) else []
+    return [part for part in parts if isinstance(part, dict)]
 
 
 def _texts(block: JsonObject) -> Iterator[str]:
@@ -111,7 +124,8 @@ def _texts(block: JsonObject) -> Iterator[str]:
 def _media_tokens(block: JsonObject) -> int:
     if block.get("type") == "image":
         return estimate_image()
-    source = block.get("source") or {}
+    source = block.get("source")
+    source = source if isinstance(source, dict) else {}
     data = str(source.get("data") or "")
     return estimate_text(data) if source.get("type") == "text" else estimate_document(len(data))
 
@@ -124,9 +138,17 @@ def result_text(message: JsonObject, block: int) -> str:
 def result_bytes(message: JsonObject, block: int) -> bytes:
     """Return the result's content: a lone text as its UTF-8, anything else as canonical JSON."""
     content = seen(_blocks(message)[block]).get("content") or []
-    if len(content) == 1 and content[0].keys() == {"type", "text"}:
-        return str(content[0]["text"]).encode("utf-8", "surrogatepass")
+    lone = content[0] if isinstance(content, list) and len(content) == 1 else None
+    if isinstance(lone, dict) and lone.keys() == {"type", "text"}:
+        return str(lone["text"]).encode("utf-8", "surrogatepass")
     return canonical(content)
+
+
+def results(message: JsonObject) -> Iterator[bytes]:
+    """Go through the exact contents of a message's results, as `result_bytes` gives them."""
+    for position, block in enumerate(_blocks(message)):
+        if block.get("type") == "tool_result":
+            yield result_bytes(message, position)
 
 
 def replace(message: JsonObject, notes: Mapping[int, tuple[str, bool]]) -> JsonObject:
@@ -154,16 +176,14 @@ def _replaced(block: JsonObject, note: str, *, keep_media: bool) -> str | list[J
     return [text, *media]
 
 
-def marks(message: object) -> list[int]:
-    """Return the positions of the blocks that carry a cache mark, on them or inside them."""
-    content = message.get("content") if isinstance(message, dict) else None
-    blocks = content if isinstance(content, list) else []
-    return [
-        position
-        for position, block in enumerate(blocks)
-        if isinstance(block, dict)
-        and any(part.get("cache_control") is not None for part in (block, *_parts(block)))
-    ]
+def marks(message: JsonObject) -> Mapping[int, object]:
+    """Return the cache marks of a message by the position of their block, on it or inside it."""
+    found = {}
+    for position, block in enumerate(_blocks(message)):
+        held = [part.get("cache_control") for part in (block, *_parts(block))]
+        if any(mark is not None for mark in held):
+            found[position] = held
+    return found
 
 
 def offers(tools: object, name: str) -> bool:

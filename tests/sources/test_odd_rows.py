@@ -58,7 +58,7 @@ PI = [
 ]
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:  # noqa: ANN401
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     found = [path] if path else []
     if isinstance(value, dict):
         for key, item in value.items():
@@ -69,7 +69,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:  # 
     return found
 
 
-def broken(value: Any, path: tuple[Any, ...], by: object) -> Any:  # noqa: ANN401
+def broken(value: Any, path: tuple[Any, ...], by: object) -> Any:
     copy = json.loads(json.dumps(value))
     inner = copy
     for key in path[:-1]:

@@ -1,0 +1,144 @@
+"""Sizes: estimates, their anchor, the room for messages."""
+
+from typing import Any
+
+import pytest
+from histories import SMALL, World, conversation, exchange, human, image
+
+from compactor import BadPolicy, Policy
+from compactor.tokens import (
+    Anchor,
+    Budget,
+    budget,
+    estimate_bytes,
+    estimate_document,
+    estimate_image,
+    estimate_text,
+)
+
+
+def test_an_estimate_counts_bytes() -> None:
+    """A third of the UTF-8 bytes, and 30 a block; lone surrogates are no error."""
+    assert estimate_text("a" * 300) == 130
+    assert estimate_text("语" * 100) == 130
+    assert estimate_text("\ud800") == estimate_bytes(3)
+    assert estimate_text("") == 30
+
+
+def test_images_and_documents_have_a_cost_of_their_own() -> None:
+    """An image costs the same whatever its bytes; a document by its size."""
+    assert estimate_image() == 1_600
+    assert estimate_document(0) == 3_000
+    assert estimate_document(1_000_000) == 33_000
+
+
+def test_room_for_messages_is_what_the_rest_leaves() -> None:
+    """Window less margin, answer, system prompt and tools."""
+    assert budget(10_000, 1_000, 500).messages == 8_300
+    assert budget(None, 0, 0).window == 200_000
+
+
+@pytest.mark.parametrize("output", [9_800, 10_000, 50_000])
+def test_an_answer_that_takes_the_window_is_refused(output: int) -> None:
+    """`max_tokens` at or above the window is a typed error with a hint."""
+    with pytest.raises(BadPolicy) as caught:
+        budget(10_000, output, 0)
+    assert caught.value.hint
+    assert isinstance(caught.value, ValueError)
+
+
+def test_an_anchor_replaces_the_estimate_of_what_was_sent() -> None:
+    """What the messages measured, plus the estimate of what has come since."""
+    made = Budget(10_000, 0, 200, Anchor(measured=5_000, estimated=4_000))
+    assert made.size(4_000) == 5_000
+    assert made.size(4_300) == 5_300
+    assert Budget(10_000, 0, 200).size(4_300) == 4_300
+
+
+def test_a_size_is_never_negative() -> None:
+    """However far an anchor is off."""
+    assert Budget(10_000, 0, 9_000, Anchor(measured=10, estimated=4_000)).size(100) == 0
+
+
+def test_the_budget_error_reaches_the_caller(world: World) -> None:
+    """`view` raises it before it takes anything in, and the session goes on."""
+    history = conversation(2)
+    with world.open() as session:
+        with pytest.raises(BadPolicy):
+            session.view(history, max_tokens=10_000)
+        assert session.view(history, max_tokens=5_000).messages is history
+    assert len(world.requests()) == 1
+
+
+def test_an_anchor_from_the_reply_counts(world: World) -> None:
+    """What the provider counted decides, not the estimate."""
+    history = conversation(2)
+    with world.open() as session:
+        session.view(history)
+        session.observe({"input_tokens": 5_000, "cache_read_input_tokens": 1_000})
+        history += exchange(2)
+        view = session.view(history)
+    assert 6_000 < view.stats.view_tokens < 7_000
+
+
+def test_an_anchor_is_void_after_the_prefix_changed(world: World) -> None:
+    """Usage stored before a compaction does not size the view after it."""
+    history = conversation(4)
+    with world.open() as session:
+        session.view(history)
+        session.observe({"input_tokens": 1_000_000})
+        history += exchange(4)
+        assert session.view(history).changed
+        history += exchange(5)
+        assert session.view(history).stats.view_tokens < 10_000
+
+
+def test_the_trigger_counts_lower_without_an_anchor(world: World) -> None:
+    """A size between 0.65 and 0.70 of the room triggers only before real usage is known."""
+    history = conversation(10)
+    with world.open("known") as session:
+        session.view(history)
+        session.observe({"input_tokens": 6_600})
+        assert not session.view(history).changed
+    policy = SMALL.but(unanchored=0.2)
+    with world.open("unknown", policy=policy) as session:
+        assert session.view(history).changed
+
+
+@pytest.mark.parametrize("slot", ["system", "tools"])
+def test_a_changed_overhead_does_not_shrink_the_messages(world: World, slot: str) -> None:
+    """After real usage was seen, a longer system prompt or tool list leaves messages as large."""
+    values: dict[str, list[Any]] = {
+        "system": ["short", "long " * 3_000],
+        "tools": [[{"name": "a"}], [{"name": "a", "description": "long " * 3_000}]],
+    }
+    small, large = values[slot]
+    history = conversation(4)
+    with world.open(policy=Policy(window=50_000)) as session:
+        first = session.view(history, **{slot: small})
+        session.observe({"input_tokens": first.stats.view_tokens + 40})
+        second = session.view(history, **{slot: large})
+    assert second.stats.view_tokens == pytest.approx(first.stats.view_tokens, rel=0.05)
+
+
+def test_the_overhead_and_the_answer_take_room(world: World) -> None:
+    """A system prompt, tools and `max_tokens` each bring compaction forward."""
+    history = conversation(9)
+    with world.open("none") as session:
+        assert not session.view(history).changed
+    more: dict[str, Any] = {
+        "system": "word " * 2_500,
+        "tools": [{"name": "x", "description": "word " * 2_500}],
+        "max_tokens": 4_000,
+    }
+    for slot, value in more.items():
+        with world.open(slot.replace("_", "-")) as session:
+            assert session.view(history, **{slot: value}).changed
+
+
+def test_a_large_image_counts_as_an_image(world: World) -> None:
+    """Four megabytes of base64 are not a million tokens."""
+    with world.open() as session:
+        view = session.view([human("See.", image(4_000_000))])
+    assert not view.over_budget
+    assert view.stats.view_tokens < 2_000
