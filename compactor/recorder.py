@@ -43,17 +43,27 @@ class Recorder:
     """Appends turns to a session's lane; `sets` are those in force."""
 
     def __init__(
-        self, open_vault: Callable[[], Vault], session: str, wire: str, wait: float
+        self,
+        open_vault: Callable[[], Vault],
+        session: str,
+        wire: str,
+        wait: float,
+        *,
+        continues: str | None = None,
     ) -> None:
         """Open the session for writing and read what it holds.
+
+        `continues` names the session whose key is lost and in whose place this one goes on.
 
         Raises:
             StorageError: where the vault, the key or the lock refuses.
 
         """
         self._open_vault = open_vault
-        self._session = session
+        self.session = session
         self._about = {"version": version("transcript-compactor"), "wire": wire}
+        if continues is not None:
+            self._about["continues"] = continues
         self._recorded = Recorded()
         self._answered: JsonObject | None = None
         self._reply: JsonObject | None = None
@@ -68,11 +78,11 @@ class Recorder:
 
     def _start(self, wait: float = 0) -> Writer:
         vault = self._open_vault()
-        writer = vault.write(self._session, wait)
+        writer = vault.write(self.session, wait)
         try:
             self._recorded = Recorded()
             if writer.resumed:
-                with vault.read(self._session) as reader:
+                with vault.read(self.session) as reader:
                     self._recorded = Recorded.read(reader)
             writer.append([(Kind.OPEN, {**self._about, **_place(), **_previous(writer)})])
         except BaseException:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from compactor.storage import Keys, StorageError, Vault, new_name
+from compactor.storage import Keys, MissingKey, StorageError, Vault, new_name
 
 from . import notes
 from .check import violations
@@ -35,6 +35,7 @@ from .wire import Wire, wire_format
 
 _LOG = logging.getLogger("compactor")
 _LARGEST = 5
+_SUCCESSORS, _LONGEST_BASE = 1_000, 60
 # Arguments of `messages.create` that say how to reach the provider, not what to ask.
 _TRANSPORT = ("extra_headers", "extra_query", "timeout")
 _SLOTS = ("system", "tools")
@@ -68,9 +69,10 @@ class Compactor:
         self._estimated = 0  # tokens that were estimated for it
         self._overhead = 0  # and for system prompt and tools beside it
         self._anchor: Anchor | None = None
-        self._degraded: str | None = None
+        self._refused: str | None = None  # why the last turn was not stored
         # How many messages of the view were searched for its largest blocks, and those.
         self._counted: tuple[int, tuple[Contributor, ...]] = (0, ())
+        self._moved: str | None = None  # said once: that the session has another name
         self._closed = False
 
     @classmethod
@@ -89,7 +91,9 @@ class Compactor:
         Args:
             workspace: the folder whose `.transcripts` holds the encrypted transcript (the
                 environment's `COMPACTOR_HOME` names another place for it).
-            session: 1 to 64 of `a-z 0-9 . _ -`; None makes a new one.
+            session: 1 to 64 of `a-z 0-9 . _ -`; None makes a new one. Where it exists and its key
+                is gone (a fresh container with an old workspace), it is left alone and
+                `<session>.2` goes on in its place; the first view's `degraded` says so.
             policy: the settings; None for the measured defaults.
             wire: the wire format of the messages.
             keys: the host's keys; None for those of the environment or the user.
@@ -103,11 +107,12 @@ class Compactor:
         if _switched_off():
             return cls(name, settings, format_, None, None)
         root, held = vault_root(workspace), keys or Keys.default()
-
-        recorder = Recorder(lambda: Vault.create(root, held), name, wire, wait)
-        made = cls(
-            name, settings, format_, recorder, lambda: Transcript.open(root, name, keys=held)
-        )
+        recorder = _recorder(lambda: Vault.create(root, held), name, wire, wait)
+        own = recorder.session
+        made = cls(own, settings, format_, recorder, lambda: Transcript.open(root, own, keys=held))
+        if own != name:
+            made._moved = f"the key of session {name} is missing: it goes on as {own}"
+            _LOG.warning("%s", made._moved)
         weakref.finalize(made, _close_late, recorder, made._renderer.index)
         return made
 
@@ -139,8 +144,11 @@ class Compactor:
         except BadMessage:
             raise
         except BaseException:
-            # Interrupted half-way: what is stored is compared with the history next time.
+            # Interrupted half-way: only what is recorded stays in force, and what is stored is
+            # compared with the history next time.
             self._recorder.abandon()
+            self._sent = min(self._sent, self._renderer.changed)
+            self._renderer.put(self._recorder.sets)
             raise
 
     def _turn(
@@ -156,10 +164,11 @@ class Compactor:
         one = self._decide(arguments, room, policy)
         shown = self._renderer.messages(messages)
         prepared = Prepared(arguments, self._renderer.chain[len(messages)], self._renderer.marks)
-        degraded = self._store(recorder, edit, one, prepared)
-        if one is not None and degraded is not None:
+        refused = self._store(recorder, edit, one, prepared)
+        if one is not None and refused is not None:
             one, shown = None, self._renderer.messages(messages)
-        return self._describe(messages, shown, one, room, degraded)
+        moved, self._moved = self._moved, None
+        return self._describe(messages, shown, one, room, refused or moved)
 
     def _take_in(self, messages: list[Any]) -> Edit:
         if not isinstance(messages, list):
@@ -189,19 +198,17 @@ class Compactor:
         self, recorder: Recorder, edit: Edit, one: DecisionSet | None, prepared: Prepared
     ) -> str | None:
         """Store the turn; where the disk refuses, the set is taken out of force."""
-        degraded = None
+        refused = None
         try:
             recorder.turn(self._renderer.index, edit, one, prepared)
-        except BaseException as error:
+        except (StorageError, OSError) as error:
             if one is not None:
                 self._renderer.withdraw()
-            if not isinstance(error, (StorageError, OSError)):
-                raise
-            degraded = f"{type(error).__name__}: {error}"
-        if degraded is not None and degraded != self._degraded:
-            _LOG.warning("nothing new is hidden: %s", degraded)
-        self._degraded = degraded
-        return degraded
+            refused = f"{type(error).__name__}: {error}"
+        if refused is not None and refused != self._refused:
+            _LOG.warning("nothing new is hidden: %s", refused)
+        self._refused = refused
+        return refused
 
     def _describe(
         self,
@@ -367,6 +374,19 @@ class Compactor:
     ) -> None:
         """Close it."""
         self.close()
+
+
+def _recorder(open_vault: Callable[[], Vault], name: str, wire: str, wait: float) -> Recorder:
+    """Open a session for writing, or the first of its successors whose key is here."""
+    lost: MissingKey | None = None
+    for number in range(1, _SUCCESSORS):
+        own = name if number == 1 else f"{name[:_LONGEST_BASE].rstrip('._-')}.{number}"
+        try:
+            return Recorder(open_vault, own, wire, wait, continues=name if number > 1 else None)
+        except MissingKey as error:
+            lost = lost or error
+    assert lost is not None  # noqa: S101 - the loop has run
+    raise lost
 
 
 def _switched_off() -> bool:

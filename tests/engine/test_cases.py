@@ -40,7 +40,15 @@ from histories import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compactor import Keys, MaskPolicy, PersistPolicy, Policy, StorageError, UnknownHandle
+from compactor import (
+    Keys,
+    MaskPolicy,
+    PersistPolicy,
+    Policy,
+    StorageError,
+    Transcript,
+    UnknownHandle,
+)
 from compactor.plan import plan
 from compactor.policy import INJECTED
 from compactor.render import Renderer
@@ -623,17 +631,17 @@ def test_c95_a_limit_by_tool_or_none(world: World) -> None:
 
 
 def test_errors_of_the_vault_are_typed(world: World) -> None:
-    """The wrong key and a missing one are storage errors; the files stay as they were."""
+    """The wrong key and, to a reader, a missing one are storage errors; the files stay."""
     with world.open() as session:
         session.view(conversation(14))
     before = {path: path.read_bytes() for path in world.root.rglob("*") if path.is_file()}
-    for keys in (
-        Keys(os.urandom(32), world.keys.state),
-        Keys(os.urandom(32), world.folder / "elsewhere"),
-    ):
-        with pytest.raises(StorageError) as caught:
-            world.open(keys=keys)
-        assert caught.value.hint
+    with pytest.raises(StorageError) as wrong:
+        world.open(keys=Keys(os.urandom(32), world.keys.state))
+    elsewhere = Keys(os.urandom(32), world.folder / "elsewhere")
+    with pytest.raises(StorageError) as missing:
+        Transcript.open(world.folder, "one", keys=elsewhere)
+    assert wrong.value.hint
+    assert missing.value.hint
     after = {path: path.read_bytes() for path in world.root.rglob("*") if path.is_file()}
     assert {k: v for k, v in after.items() if k.suffix == ".lane"} == {
         k: v for k, v in before.items() if k.suffix == ".lane"

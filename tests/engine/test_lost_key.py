@@ -1,0 +1,54 @@
+"""A workspace whose keys are gone: a fresh container, a deleted state folder."""
+
+import shutil
+
+import pytest
+from histories import World, conversation
+
+from compactor import Compactor, Keys
+from compactor.storage import Kind, MissingKey, WrongKey
+
+
+def test_a_session_whose_key_is_gone_goes_on_under_the_next_number(world: World) -> None:
+    """The old one is left alone, the first view says so, and the new one is compacted as ever."""
+    history = conversation(12)
+    with world.open() as session:
+        session.view(history)
+    before = {file: file.read_bytes() for file in world.session_folder.rglob("*.lane")}
+    shutil.rmtree(world.keys.state)
+    with world.open() as session:
+        first, second = session.view(history), session.view(history)
+        assert session.session == "one.2"
+        assert first.changed
+        assert "one.2" in (first.degraded or "")
+        assert second.degraded is None
+        handle = session.handles()[0]
+        original = session.read(handle)
+    assert {file: file.read_bytes() for file in before} == before
+    with pytest.raises(MissingKey), world.transcript():
+        pass
+    with world.transcript("one.2") as transcript:
+        assert transcript.read(handle) == original
+    assert world.records(Kind.OPEN, "one.2")[0]["continues"] == "one"
+
+
+def test_the_successor_is_found_again(world: World) -> None:
+    """The next start goes on in it, and a second loss makes the next number."""
+    history = conversation(3)
+    with world.open() as session:
+        session.view(history)
+    for number in (2, 3):
+        shutil.rmtree(world.keys.state)
+        for _ in range(2):
+            with world.open() as session:
+                session.view(history)
+                assert session.session == f"one.{number}"
+
+
+def test_another_host_key_is_an_error_and_no_new_session(world: World) -> None:
+    """The key can be put right; a successor would hide the mistake."""
+    with world.open() as session:
+        session.view(conversation(3))
+    with pytest.raises(WrongKey):
+        Compactor.open(world.folder, "one", keys=Keys(bytes(32), world.keys.state))
+    assert [path.name for path in (world.root / "s").iterdir()] == ["one"]
