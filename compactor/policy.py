@@ -98,7 +98,8 @@ class Policy:
         if self.window is not None and self.window < 1:
             _refuse("window >= 1", "The window is counted in tokens.")
         if unknown := [stage for stage in self.stages if stage not in STAGES]:
-            _refuse(f"no stage {unknown[0]!r}", f"The stages are {', '.join(STAGES)}.")
+            message = f"policy: no stage {unknown[0]!r}"
+            raise BadPolicy(message, hint=f"The stages are {', '.join(STAGES)}.")
         if len(set(self.stages)) < len(self.stages):
             _refuse("each stage once", "Name each stage once, in the order of their work.")
         sizes = (

@@ -8,6 +8,8 @@ from compactor.storage import Damaged, Kind, Reader
 
 from .decisions import DecisionSet, decode_digest
 from .messages import JsonObject
+from .plan import ARRIVAL
+from .tokens import Anchor
 
 
 @dataclass(slots=True)
@@ -17,12 +19,17 @@ class Recorded:
     `sets` are those in force, by their number in the transcript, of `taken` that were recorded;
     `points` are lengths of the recorded history with their chain digests; `length` is how many
     messages it has now (None: a crashed writer may have left more than the last point says).
+    `sent` is the length and the chain digest of the last view, `anchor` what its provider
+    measured, where no set has rewritten it since.
     """
 
     sets: dict[int, DecisionSet] = field(default_factory=dict)
     taken: int = 0
     points: list[tuple[int, bytes]] = field(default_factory=list)
     length: int | None = 0
+    sent: tuple[int, bytes] | None = None
+    anchor: Anchor | None = None
+    rewritten: bool = False
     arguments: dict[str, str | None] = field(default_factory=dict)
     values: set[str] = field(default_factory=set)
 
@@ -63,8 +70,23 @@ class Recorded:
             self.revert(body["from"])
         elif "chain" in body:
             self.point(body["at"], decode_digest(body["chain"]))
+        if kind is Kind.REQUEST:
+            self.sent = body["at"], decode_digest(body.get("view", body["chain"]))
+        self._measure(kind, body)
         self.arguments |= body.get("arguments", {})
         self.values.update(body.get("values", ()))
+
+    def _measure(self, kind: Kind, body: JsonObject) -> None:
+        """Keep what the provider measured until something rewrites what it had measured."""
+        if kind is Kind.REVERT or (kind is Kind.SET and body.get("reason") != ARRIVAL):
+            self.rewritten = True
+        elif kind in {Kind.REQUEST, Kind.CLOSE}:
+            anchor = body.get("answered", {}).get("anchor")
+            if self.rewritten:
+                self.anchor = None
+            elif anchor is not None:
+                self.anchor = Anchor(*anchor)
+            self.rewritten = False
 
     def enter(self, body: JsonObject) -> None:
         """Take in a set record: a new set, or one that is no longer in force."""

@@ -40,7 +40,11 @@ class Prepared:
 
 
 class Recorder:
-    """Appends turns to a session's lane; `sets` are those in force."""
+    """Appends turns to a session's lane.
+
+    `sets` are those in force. `sent` and `anchor` are what an earlier process left: the length
+    and the chain digest of its last view, and what its provider measured.
+    """
 
     def __init__(
         self,
@@ -75,6 +79,7 @@ class Recorder:
         self._writer: Writer | None = None
         self._start(wait)
         self.sets = tuple(self._recorded.sets.values())
+        self.sent, self.anchor = self._recorded.sent, self._recorded.anchor
 
     def _start(self, wait: float = 0) -> Writer:
         vault = self._open_vault()

@@ -22,7 +22,7 @@ from .messages import EMPTY_CHAIN, JsonObject, Kind, Message, canonical, link
 from .policy import Policy
 from .session import Compactor
 from .sources import Recording, RequestPoint
-from .transcript import Transcript, vault_root
+from .transcript import FOLDER, Transcript
 from .view import View
 from .wire import Wire, wire_format
 
@@ -193,21 +193,22 @@ def replay(  # noqa: PLR0913 - the options of the command
 
     """
     started = time.monotonic()
+    vault = workspace / FOLDER  # said outright: COMPACTOR_HOME is for sessions, not for replays
     settings = (policy or Policy()).but(window=window)
     points = recording.requests[:until]
     report = Report(str(recording.path), _session_name(recording.path), window)
     report.warnings = list(recording.warnings)
     digests: list[bytes] = []
-    with Compactor.open(workspace, report.session, policy=settings, keys=keys) as session:
+    with Compactor.open(vault, report.session, policy=settings, keys=keys) as session:
         for number, view, digest in _requests(session, recording, points, report):
             digests.append(digest)
             report.decisions.update(decision.stage for decision in view.decisions)
             progress(number, 2 * len(points))
-    _prove(report, recording, workspace, keys, digests, progress)
+    _prove(report, recording, vault, keys, digests, progress)
     used = recording.messages[: points[-1].length] if points else []
     report.messages, report.requests = len(used), len(points)
     report.history_bytes = sum(len(canonical(message)) for message in used)
-    folder = vault_root(workspace) / "s" / report.session
+    folder = vault / "s" / report.session
     report.vault_bytes = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
     report.seconds = time.monotonic() - started
     return report
@@ -300,14 +301,14 @@ def _asked(request: Message, sent: Sequence[Message]) -> bool:
 def _prove(  # noqa: PLR0913, PLR0917 - one proof, in one place
     report: Report,
     recording: Recording,
-    workspace: Path,
+    vault: Path,
     keys: Keys,
     digests: list[bytes],
     progress: Callable[[int, int], None],
 ) -> None:
     """Read every left-out part and rebuild every view from the vault alone, and compare."""
     wire = wire_format("anthropic")
-    with Transcript.open(workspace, report.session, keys) as transcript:
+    with Transcript.open(vault, report.session, keys) as transcript:
         transcript.handles()
         for one in transcript.sets:
             for decision in one.decisions:

@@ -72,6 +72,8 @@ class Compactor:
         self._refused: str | None = None  # why the last turn was not stored
         # How many messages of the view were searched for its largest blocks, and those.
         self._counted: tuple[int, tuple[Contributor, ...]] = (0, ())
+        # What an earlier process left: length and chain digest of its last view, its anchor.
+        self._left = (*recorder.sent, recorder.anchor) if recorder and recorder.sent else None
         self._moved: str | None = None  # said once: that the session has another name
         self._closed = False
 
@@ -103,7 +105,8 @@ class Compactor:
             StorageError: where the name, the vault, the key or the lock refuses.
 
         """
-        name, settings, format_ = session or new_name(), policy or Policy(), wire_format(wire)
+        name = new_name() if session is None else session
+        settings, format_ = policy or Policy(), wire_format(wire)
         if _switched_off():
             return cls(name, settings, format_, None, None)
         root, held = vault_root(workspace), keys or Keys.default()
@@ -131,9 +134,7 @@ class Compactor:
             Closed: after `close`.
 
         """
-        if self._closed:
-            message = "this session is closed"
-            raise Closed(message, hint="Open it again: Compactor.open(workspace, session).")
+        self._check_open()
         settings = policy or self._policy
         if self._recorder is None or _switched_off():
             return _untouched(messages, settings)
@@ -150,6 +151,11 @@ class Compactor:
             self._sent = min(self._sent, self._renderer.changed)
             self._renderer.put(self._recorder.sets)
             raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            message = "this session is closed"
+            raise Closed(message, hint="Open it again: Compactor.open(workspace, session).")
 
     def _turn(
         self,
@@ -174,8 +180,14 @@ class Compactor:
         if not isinstance(messages, list):
             message = f"messages: a list is needed, not a {type(messages).__name__}"
             raise BadMessage(message, hint="Pass the history as a list of messages.")
-        edit = self._renderer.update(messages)
-        if self._renderer.changed < self._sent:
+        renderer, left = self._renderer, self._left
+        edit = renderer.update(messages)
+        self._left = None
+        if left is not None and renderer.chain[left[0] : left[0] + 1] == [left[1]]:
+            # An earlier process sent this very prefix: go on as if it were this one.
+            self._sent, self._anchor = left[0], left[2]
+            renderer.changed = left[0]
+        if renderer.changed < self._sent:
             self._anchor = None
         return edit
 
@@ -288,8 +300,10 @@ class Compactor:
 
         Raises:
             BadMessage: for what is neither.
+            Closed: after `close`.
 
         """
+        self._check_open()
         reply = plain(reply_or_usage, "reply")
         usage = reply.get("usage", reply) if isinstance(reply, dict) else None
         used = self._wire.used_tokens(usage) if isinstance(usage, dict) else None
@@ -299,7 +313,8 @@ class Compactor:
         self._anchor = Anchor(used - self._overhead, self._estimated)
         if self._recorder is None:
             return
-        facts: JsonObject = {"usage": usage}
+        anchor = [self._anchor.measured, self._anchor.estimated]
+        facts: JsonObject = {"usage": usage, "anchor": anchor}
         if reply.get("stop_reason") is not None:
             facts["stop_reason"] = reply["stop_reason"]
         content = reply.get("content")
@@ -372,8 +387,13 @@ class Compactor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
-        self.close()
+        """Close it; a refusal of the disk does not hide an error of the loop."""
+        try:
+            self.close()
+        except (StorageError, OSError) as refused:
+            if error is None:
+                raise
+            _LOG.warning("closing: %s", refused)
 
 
 def _recorder(open_vault: Callable[[], Vault], name: str, wire: str, wait: float) -> Recorder:
@@ -413,6 +433,9 @@ def _arguments(request: Mapping[str, Any]) -> JsonObject:
 
 def _budget(arguments: JsonObject, policy: Policy) -> Budget:
     output = arguments.get("options", {}).get("max_tokens") or 0
+    if not isinstance(output, int):
+        message = "max_tokens: a number is needed"
+        raise BadMessage(message, hint="Pass what messages.create takes.")
     sent = [canonical(arguments[slot]) for slot in _SLOTS if slot in arguments]
     return budget(policy.window, output, sum(estimate_bytes(len(data)) for data in sent))
 

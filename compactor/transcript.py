@@ -6,11 +6,14 @@ rebuilt by the code that made its view.
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
+
+import orjson
 
 from compactor.storage import Damaged, Frame, Keys, Kind, Place, Reader, Vault
 
@@ -27,13 +30,30 @@ FOLDER = ".transcripts"
 _Source = tuple[Frame, int] | None
 
 
-def vault_root(workspace: str | Path) -> Path:
-    """Return where the vault of a workspace is: named by the workspace or by its own folder."""
-    home = os.environ.get("COMPACTOR_HOME")
-    path = Path(workspace)
-    if (path / "STORE.json").exists():
+def vault_root(place: str | Path) -> Path:
+    """Return the folder of a vault that is named by its workspace, or by itself.
+
+    A folder of the name `.transcripts`, or one that holds a vault's STORE.json, is the vault.
+    Otherwise the vault is the workspace's `.transcripts`, or, where `COMPACTOR_HOME` is set, a
+    folder of the workspace's own in there.
+    """
+    path = Path(place)
+    if path.name == FOLDER or _is_vault(path):
         return path
-    return Path(home) if home else path / FOLDER
+    home = os.environ.get("COMPACTOR_HOME")
+    if not home:
+        return path / FOLDER
+    whole = path.resolve()
+    digest = hashlib.sha256(os.fsencode(whole)).hexdigest()[:8]
+    return Path(home) / f"{re.sub('[^A-Za-z0-9._-]', '_', whole.name)[:40]}-{digest}"
+
+
+def _is_vault(path: Path) -> bool:
+    try:
+        store = orjson.loads((path / "STORE.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(store, dict) and {"format", "store_id"} <= store.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +62,8 @@ class Request:
 
     `number` counts from 1. `messages` is the view, rebuilt; `digest` the chain digest that was
     recorded when it was sent and `rebuilt` that of `messages`. `marks` are the message and block
-    positions of cache marks. `time` is in milliseconds since the epoch.
+    positions of cache marks. `time` is in milliseconds since the epoch. `answered` is what is
+    known of the answer: `usage`, `stop_reason`, and `reply` where no later message is it.
     """
 
     number: int
@@ -54,6 +75,7 @@ class Request:
     time: int
     digest: bytes
     rebuilt: bytes
+    answered: Mapping[str, Any] | None = None
 
     @property
     def whole(self) -> bool:
@@ -147,10 +169,10 @@ class Transcript:
             Damaged: at a record that cannot be read; what comes after depends on it.
 
         """
-        renderer = Renderer(self._wire)
-        recorded = Recorded()
+        renderer, recorded = Renderer(self._wire), Recorded()
         values: dict[str, Any] = {}
         history: list[JsonObject] = []
+        last: Request | None = None
         number = 0
         for frame in self._reader.frames():
             body = self._value(frame)
@@ -166,27 +188,24 @@ class Transcript:
                     renderer.put(recorded.sets.values())
                 else:
                     renderer.adopt(recorded.sets[recorded.taken])
-            elif frame.kind is Kind.REQUEST:
+            if last is not None and "answered" in body:
+                yield replace(last, answered=body["answered"])
+                last = None
+            if frame.kind is Kind.REQUEST:
+                if last is not None:
+                    yield last
                 number += 1
-                renderer.update(history)
-                values |= body.get("values", {})
                 recorded.arguments |= body.get("arguments", {})
+                values |= body.get("values", {})
                 given = {
                     slot: values[name]
                     for slot, name in recorded.arguments.items()
                     if name is not None
                 }
-                yield Request(
-                    number,
-                    renderer.messages(list(history)),
-                    given.get("system"),
-                    given.get("tools"),
-                    given.get("options", {}),
-                    body.get("marks", []),
-                    body["time"],
-                    decode_digest(body.get("view", body["chain"])),
-                    renderer.chain[len(history)],
-                )
+                renderer.update(history)
+                last = _request(number, body, given, history, renderer)
+        if last is not None:
+            yield last
 
     def request(self, number: int) -> Request:
         """Rebuild the request of this number, counted from 1.
@@ -244,3 +263,23 @@ class Transcript:
         if self._held is None or self._held[0] != frame.place:
             self._held = frame.place, self._reader.value(frame)
         return self._held[1]
+
+
+def _request(
+    number: int,
+    body: JsonObject,
+    given: Mapping[str, Any],
+    history: list[JsonObject],
+    renderer: Renderer,
+) -> Request:
+    return Request(
+        number,
+        renderer.messages(list(history)),
+        given.get("system"),
+        given.get("tools"),
+        given.get("options", {}),
+        body.get("marks", []),
+        body["time"],
+        decode_digest(body["view"] if "view" in body else body["chain"]),
+        renderer.chain[len(history)],
+    )

@@ -16,12 +16,14 @@ from compactor.replay import Report, scaled
 from compactor.replay import replay as run
 from compactor.sources import load
 from compactor.storage import Keys
+from compactor.transcript import FOLDER
 
 _SUMS = (
     *("messages", "requests", "raw_tokens", "view_tokens", "prefix_breaks"),
     *("history_bytes", "vault_bytes", "unreadable", "differing"),
     *("view_mismatches", "illegal_views"),
 )
+_WARNINGS = 5
 _ALL_STAGES = (*STAGES, "archive", "summarize")
 
 _EPILOG = """\b
@@ -87,12 +89,14 @@ def replay(  # noqa: PLR0913, PLR0917 - the options of the command
 
     Reads sessions of Claude Code and of pi (*.jsonl).
     """
+    if os.environ.get("COMPACTOR", "").strip().lower() == "off":
+        message = "COMPACTOR=off is set: there is nothing to replay with compaction off"
+        raise click.UsageError(message)
     reports = []
     with _place(vault) as (workspace, keys):
         for path in sessions:
             recording = scaled(load(path), scale)
-            for warning in recording.warnings:
-                click.echo(f"warning: {path}: {warning}", err=True)
+            _warn(path, recording.warnings)
             with _progress(path.name) as progress:
                 report = run(
                     recording,
@@ -108,8 +112,15 @@ def replay(  # noqa: PLR0913, PLR0917 - the options of the command
     else:
         from .replay_page import show
 
-        show(reports, kept=vault)
+        show(reports, kept=vault and vault / FOLDER)
     sys.exit(1 if any(report.failures for report in reports) else 0)
+
+
+def _warn(path: Path, warnings: list[str]) -> None:
+    for warning in warnings[:_WARNINGS]:
+        click.echo(f"warning: {path}: {warning}", err=True)
+    if len(warnings) > _WARNINGS:
+        click.echo(f"warning: {path}: {len(warnings) - _WARNINGS} more like these", err=True)
 
 
 @contextmanager

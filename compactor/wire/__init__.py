@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
+from compactor.errors import BadPolicy
 from compactor.messages import JsonObject, Message
 
 from . import anthropic
@@ -40,11 +41,11 @@ def wire_format(name: str) -> Wire:
     """Return the wire format of this name.
 
     Raises:
-        ValueError: for a name that is none.
+        BadPolicy: for a name that is none.
 
     """
     formats: dict[str, Wire] = {"anthropic": anthropic}
     if name not in formats:
-        message = f"no wire format {name!r}; there is: {', '.join(formats)}"
-        raise ValueError(message)
+        message = f"there is no wire format {name!r}"
+        raise BadPolicy(message, hint=f"There is: {', '.join(formats)}.")
     return formats[name]

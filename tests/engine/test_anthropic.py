@@ -26,7 +26,7 @@ from histories import (
     text_of,
 )
 
-from compactor import MaskPolicy, Policy
+from compactor import BadPolicy, MaskPolicy, Policy
 from compactor.messages import Kind
 from compactor.wire import wire_format
 
@@ -39,8 +39,9 @@ def kinds(message: Message) -> list[Kind]:
 
 def test_another_format_is_refused_by_name(world: World) -> None:
     """With the names of those that there are."""
-    with pytest.raises(ValueError, match="anthropic"):
+    with pytest.raises(BadPolicy, match="telegram") as caught:
         wire_format("telegram")
+    assert "anthropic" in str(caught.value.hint)
     with pytest.raises(ValueError, match="telegram"):
         world.open(wire="telegram")
 

@@ -220,7 +220,7 @@ def test_scent_stays_in_a_mask(world: World) -> None:
 )
 def test_contradictions_are_refused(settings: dict[str, Any]) -> None:
     """Each with its rule and a hint."""
-    with pytest.raises(BadPolicy, match="required") as caught:
+    with pytest.raises(BadPolicy, match="policy: ") as caught:
         Policy(**settings)
     assert caught.value.hint
 

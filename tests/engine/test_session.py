@@ -396,8 +396,11 @@ def test_a_reply_that_stands_in_no_history_is_stored_at_close(world: World) -> N
         session.view(conversation(1))
         session.observe(REPLY)
     [body] = world.records(Kind.CLOSE)
-    facts = {"usage": REPLY["usage"], "stop_reason": "end_turn"}
-    assert body["answered"] == {**facts, "reply": says("Done.")}
+    answered = body["answered"]
+    assert (answered["usage"], answered["stop_reason"]) == (REPLY["usage"], "end_turn")
+    assert answered["reply"] == says("Done.")
+    [request] = world.requests()
+    assert request.answered == answered
 
 
 def test_a_reply_in_the_history_is_not_stored_twice(world: World) -> None:
