@@ -8,7 +8,8 @@ https://platform.claude.com/docs/en/agents-and-tools/tool-use/handle-tool-calls.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .index import Index
+from .decisions import DecisionSet
+from .index import Index, turn_end
 from .ledger import Ledger
 from .messages import Block, Kind, Message
 from .policy import Stage
@@ -37,20 +38,10 @@ def defects(messages: Sequence[Message], start: int = 0) -> set[Defect]:
         found.add(Defect(0, "starts with an assistant message"))
     position = start
     while position < len(messages):
-        end = _turn_end(messages, position)
+        end = turn_end(messages, position)
         found |= _turn(messages, position, end)
         position = end
     return found
-
-
-def _turn_end(messages: Sequence[Message], start: int) -> int:
-    """Return the end of a run of assistant messages and of the messages that follow it."""
-    end = start
-    while end < len(messages) and messages[end].role == "assistant":
-        end += 1
-    while end < len(messages) and messages[end].role != "assistant":
-        end += 1
-    return end
 
 
 def _turn(messages: Sequence[Message], start: int, end: int) -> set[Defect]:
@@ -91,21 +82,24 @@ def _result(block: Block, waiting: dict[str, int], *, others: bool) -> str | Non
     return "a result that stands after other content" if others else None
 
 
-def violations(index: Index, ledger: Ledger, replaced: Mapping[int, Message]) -> list[Defect]:
-    """Find what is wrong with a view, of which `replaced` gives the messages that gave way.
+def violations(
+    index: Index, ledger: Ledger, replaced: Mapping[int, Message], one: DecisionSet
+) -> list[Defect]:
+    """Find what a set has made wrong in a view, of which `replaced` gives what gave way.
 
     A view must have no defect that its history lacks, show every result that the model has not
-    seen, and leave everything but the results that it hides as it is.
+    seen, and leave everything but the results that it hides as it is. Only the exchanges that the
+    set changes are looked at: the others passed before.
     """
-    if not replaced:
-        return []
-    start = index.exchange(min(replaced))
-    view = list(index.messages)
-    for position, facts in replaced.items():
-        view[position] = facts
-    found = defects(view, start) - defects(index.messages, start)
-    for position, facts in replaced.items():
-        found |= _changes(index, ledger, position, facts)
+    found: set[Defect] = set()
+    changed = {decision.target.message for decision in one.decisions}
+    for start in {index.exchange(position) for position in changed}:
+        end = index.exchange_end(start) + 1  # with what shows that the exchange is over
+        old = index.messages[start:end]
+        new = [replaced.get(start + i) or facts for i, facts in enumerate(old)]
+        found |= defects(new) - defects(old)
+    for position in changed:
+        found |= _changes(index, ledger, position, replaced[position])
     return sorted(found)
 
 

@@ -4,15 +4,19 @@ The index holds references to the caller's message objects, so that the next loo
 history costs pointer comparisons; only new or changed messages are inspected.
 """
 
+import marshal
 import operator
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 from .messages import EMPTY_CHAIN, Block, JsonObject, Kind, Message, link, plain
 from .wire import Wire
+
+_HOT = 8  # newest messages, which clients still write to in place
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class Index:
         self.sums = [0]  # sums[n] are the estimated tokens of the first n messages
         self.chars = [0]
         self.results: list[Result] = []
+        self._extents: list[int] = []
         self.last_assistant = -1
         self.request: int | None = None
         self._calls: dict[str, tuple[int, Block]] = {}
@@ -81,8 +86,10 @@ class Index:
         """
         old, count = self._sources, len(self._sources)
         same = len(messages) >= count and all(map(operator.is_, old, messages))
-        if not same and old != list(messages[:count]):
-            return self._resync(list(messages))
+        if not same and (old != list(messages[:count]) or not self._exact(messages)):
+            return self._resync(list(messages), self._grown())
+        if grown := self._grown():
+            return self._resync(list(messages), grown)
         fresh = list(messages[count:])
         made = [self._inspect(source, count + i) for i, source in enumerate(fresh)]
         if not same:  # equal but newer objects take the place of the old ones, which are freed
@@ -92,6 +99,23 @@ class Index:
         old += fresh
         self._append(made)
         return Edit(count, 0, len(made))
+
+    def _grown(self) -> set[int]:
+        """Find which of the newest messages their owner has changed in place."""
+        count = len(self)
+        return {
+            i
+            for i in range(max(count - _HOT, 0), count)
+            if _extent(self.plain[i]) != self._extents[i]
+        }
+
+    def _exact(self, messages: Sequence[object]) -> bool:
+        """Tell apart what Python takes for equal (1, true and 1.0), where numbers occur at all."""
+        return all(
+            self._sources[i] is messages[i] or _alike(self._sources[i], messages[i])
+            for i, facts in enumerate(self.messages)
+            if facts.numbers
+        )
 
     def _inspect(self, source: object, position: int) -> tuple[JsonObject, Message]:
         message = plain(source, f"messages[{position}]")
@@ -105,17 +129,19 @@ class Index:
         """Tell whether the host, not the human, wrote this text of a user message."""
         return self._injected.fullmatch(text) is not None
 
-    def _resync(self, messages: list[object]) -> Edit:
-        known = {id(s): i for i, s in enumerate(self._sources)}
+    def _resync(self, messages: list[object], grown: set[int]) -> Edit:
+        known = {id(s): i for i, s in enumerate(self._sources) if i not in grown}
         made: list[tuple[JsonObject, Message]] = []
         for position, source in enumerate(messages):
             at = known.get(id(source))
-            if at is None and position < len(self) and self._sources[position] == source:
+            can_equal = at is None and position < len(self) and position not in grown
+            if can_equal and self._equals(position, source):
                 at = position
             if at is None:
                 made.append(self._inspect(source, position))
             else:
-                made.append((self.plain[at], self.messages[at]))
+                held = self.plain[at]
+                made.append((source if held is self._sources[at] else held, self.messages[at]))  # type: ignore[arg-type]
         old = [message.digest for message in self.messages]
         new = [message.digest for _, message in made]
         start = _common(old, new)
@@ -133,9 +159,14 @@ class Index:
         self._append(made)
         return Edit(start, len(old) - start - tail, len(new) - start - tail, touched)
 
+    def _equals(self, position: int, source: object) -> bool:
+        held = self._sources[position]
+        return held == source and (not self.messages[position].numbers or _alike(held, source))
+
     def _append(self, made: list[tuple[JsonObject, Message]]) -> None:
         first = len(self.messages)
         self.plain += [message for message, _ in made]
+        self._extents += [_extent(message) for message, _ in made]
         self.messages += [facts for _, facts in made]
         for position, (_, facts) in enumerate(made, first):
             self._enter(position, facts)
@@ -191,6 +222,10 @@ class Index:
             at -= 1
         return at
 
+    def exchange_end(self, start: int) -> int:
+        """Return where the exchange that starts here ends."""
+        return turn_end(self.messages, start)
+
     def open_ended(self) -> bool:
         """Tell whether the history ends in an assistant message or a call without its result."""
         if not self.messages or self.messages[-1].role == "assistant":
@@ -205,6 +240,36 @@ class Index:
     def places(self, digest: bytes) -> Sequence[tuple[int, int]]:
         """Return where result blocks of this digest stand, oldest first."""
         return self._where.get(digest, ())
+
+
+def turn_end(messages: Sequence[Message], start: int) -> int:
+    """Return the end of a run of assistant messages and of the messages that follow it."""
+    end = start
+    while end < len(messages) and messages[end].role == "assistant":
+        end += 1
+    while end < len(messages) and messages[end].role != "assistant":
+        end += 1
+    return end
+
+
+def _extent(value: object) -> int:
+    """Measure a message cheaply: how long its strings are together, cache marks apart."""
+    if isinstance(value, str):
+        return len(value) + 1
+    if isinstance(value, dict):
+        return sum(_extent(item) for key, item in value.items() if key != "cache_control")
+    if isinstance(value, list):
+        return len(value) + sum(map(_extent, value))
+    return 1
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Compare exactly; what cannot be compared so is looked at anew."""
+    try:
+        # Version 0 writes values by their type and shares nothing: equal bytes, equal values.
+        return marshal.dumps(one, 0) == marshal.dumps(other, 0)
+    except ValueError:
+        return False
 
 
 def _common(one: Sequence[object], other: Sequence[object]) -> int:

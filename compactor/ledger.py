@@ -22,6 +22,7 @@ class Ledger:
     `saved` estimates the tokens and `saved_chars` counts the characters that they take out of the
     view together; `shown` counts the decisions in force by stage.
     `masked_to` is the newest masked place: masks go oldest first, what stands before had its turn.
+    `targets` are the digests of all blocks that decisions were ever about.
     `dormant` are the digests of blocks whose decision does not hold now.
     `contents` gives the SHA-256 behind each handle ever issued.
     """
@@ -32,6 +33,7 @@ class Ledger:
     saved_chars: int
     shown: Mapping[str, int]
     masked_to: tuple[int, int]
+    targets: frozenset[bytes]
     dormant: frozenset[bytes]
     contents: Mapping[str, bytes]
 
@@ -42,24 +44,27 @@ class Ledger:
 
 def empty() -> Ledger:
     """Return a ledger without sets."""
-    return Ledger((), {}, 0, 0, {}, (-1, -1), frozenset(), {})
+    return Ledger((), {}, 0, 0, {}, (-1, -1), frozenset(), frozenset(), {})
 
 
 def resolve(sets: Iterable[DecisionSet], index: Index) -> Ledger:
     """Work out from nothing what these sets come to for the indexed history."""
-    ledger = empty()
-    for one in sets:
-        ledger = extend(ledger, one, index)
-    return ledger
+    return _extended(empty(), sets, index)
 
 
 def extend(ledger: Ledger, one: DecisionSet, index: Index) -> Ledger:
     """Return the ledger with one more set."""
+    return _extended(ledger, (one,), index)
+
+
+def _extended(ledger: Ledger, sets: Iterable[DecisionSet], index: Index) -> Ledger:
+    added = tuple(sets)
+    decisions = [decision for one in added for decision in one.decisions]
     active, contents = dict(ledger.active), dict(ledger.contents)
     saved, saved_chars = ledger.saved, ledger.saved_chars
     shown, dormant = Counter(ledger.shown), set(ledger.dormant)
     masked_to = ledger.masked_to
-    for decision in one.decisions:
+    for decision in decisions:
         contents[decision.handle] = decision.content
         place = locate(decision.target, index)
         if place is None or (decision.stage == Stage.MASK and not index.consumed(place[0])):
@@ -70,19 +75,20 @@ def extend(ledger: Ledger, one: DecisionSet, index: Index) -> Ledger:
         before = active.get(message, {}).get(block)
         saved += (before.tokens if before else facts.tokens) - decision.tokens
         saved_chars += (len(before.note) if before else facts.chars) - len(decision.note)
-        shown.update({decision.stage: 1})
+        shown[decision.stage] += 1
         if before:
-            shown.subtract({before.stage: 1})
+            shown[before.stage] -= 1
         if decision.stage == Stage.MASK:
             masked_to = max(masked_to, place)
         active[message] = {**active.get(message, {}), block: decision}
     return Ledger(
-        (*ledger.sets, one),
+        (*ledger.sets, *added),
         active,
         saved,
         saved_chars,
         shown,
         masked_to,
+        ledger.targets.union(decision.target.digest for decision in decisions),
         frozenset(dormant),
         contents,
     )
@@ -91,10 +97,10 @@ def extend(ledger: Ledger, one: DecisionSet, index: Index) -> Ledger:
 def locate(target: Target, index: Index) -> tuple[int, int] | None:
     """Find a target's block: where it stood, else by its occurrence among equal blocks."""
     places = index.places(target.digest)
-    if not places:
-        return None
     hint = (target.message, target.block)
-    return hint if hint in places else places[min(target.occurrence, len(places) - 1)]
+    if hint in places:
+        return hint
+    return places[target.occurrence] if target.occurrence < len(places) else None
 
 
 def target(message: int, block: int, index: Index) -> Target:

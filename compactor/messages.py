@@ -65,13 +65,17 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Facts about one wire message; they depend on the message alone, not on its place."""
+    """Facts about one wire message; they depend on the message alone, not on its place.
+
+    `numbers` tells whether a number or a boolean occurs in it.
+    """
 
     role: str
     digest: bytes
     blocks: tuple[Block, ...]
     tokens: int
     chars: int
+    numbers: bool
 
     @property
     def human(self) -> bool:
@@ -153,8 +157,20 @@ def canonical(value: object) -> bytes:
             return orjson.dumps(value, option=_SORTED)
         except TypeError:  # integers above 64 bit, lone surrogates
             pass
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    except ValueError:
+        _refuse("an integer", "has more digits than can be written", "Pass it as a string.")
     return text.encode("utf-8", "surrogatepass")
+
+
+def has_number(value: object) -> bool:
+    """Tell whether a number or a boolean occurs in plain JSON."""
+    if isinstance(value, dict):
+        return any(map(has_number, value.values()))
+    if isinstance(value, list):
+        return any(map(has_number, value))
+    return isinstance(value, int | float)
 
 
 def _has_float(value: object) -> bool:
@@ -177,7 +193,7 @@ def seen(block: JsonObject) -> JsonObject:
     return block
 
 
-def block_digest(block: JsonObject) -> bytes:
+def digest_of(block: JsonObject) -> bytes:
     """SHA-256 of a block's canonical JSON."""
     return hashlib.sha256(canonical(seen(block))).digest()
 

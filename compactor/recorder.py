@@ -72,6 +72,8 @@ class Recorder:
         self._answered: JsonObject | None = None
         self._reply: JsonObject | None = None
         self._replied_at = 0
+        self._index: Index | None = None  # of the last turn, as the next
+        self._prepared: Prepared | None = None
         self._closed = False
         self._last: JsonObject | None = None
         self._rest = self._rested = 0  # turns to leave the disk alone, and how many have passed
@@ -108,6 +110,7 @@ class Recorder:
             StorageError, OSError: nothing of this turn counts as stored then.
 
         """
+        self._index, self._prepared = index, prepared
         if self._refused is not None and self._rested < self._rest:
             self._rested += 1
             raise self._refused
@@ -177,9 +180,10 @@ class Recorder:
         records: Records = []
         if self._behind:
             held = self._recorded.sets
-            dropped = [number for number, each in held.items() if each not in self.sets]
+            known, ours = set(held.values()), set(self.sets)
+            dropped = [number for number, each in held.items() if each not in ours]
             records += [(Kind.SET, {"drop": number}) for number in dropped]
-            new = [each for each in self.sets if each not in held.values()] + new
+            new = [each for each in self.sets if each not in known] + new
         records += [(Kind.SET, each.encode()) for each in new]
         for _, body in records:
             self._recorded.enter(body)
@@ -234,29 +238,16 @@ class Recorder:
                 facts = {**facts, "reply": reply}
         return {"answered": facts}
 
-    def flush(self, index: Index) -> None:
+    def flush(self) -> None:
         """Make all that was recorded durable, and what a refusal had left out.
 
         Raises:
             StorageError, OSError: nothing since the last set counts as stored then.
 
         """
-        try:
-            self._caught_up(index).sync()
-        except (StorageError, OSError):
-            self.abandon()
-            raise
+        self._again(lambda writer, _: writer.sync())
 
-    def _caught_up(self, index: Index) -> Writer:
-        if self._writer is not None:
-            return self._writer
-        writer = self._start()
-        if len(index):
-            self._write(writer, index, Edit(len(index), 0, 0), None, None)
-            self._behind = False
-        return writer
-
-    def close(self, index: Index) -> None:
+    def close(self) -> None:
         """Write the close record, make everything durable and release the session.
 
         Raises:
@@ -268,14 +259,37 @@ class Recorder:
             return
         self._closed = True
         try:
-            writer = self._caught_up(index)
-            body: JsonObject = {"time": _now(), **self._answer(index)}
-            if not self._behind:
-                body |= {"at": len(index), "chain": encode_digest(index.chain[-1])}
-            writer.append([(Kind.CLOSE, body)])
-            writer.sync()
+            self._again(self._finish)
         finally:
             self.abandon()
+
+    def _finish(self, writer: Writer, index: Index | None) -> None:
+        body: JsonObject = {"time": _now()}
+        if index is not None:
+            body |= self._answer(index)
+        if index is not None and not self._behind:
+            body |= {"at": len(index), "chain": encode_digest(index.chain[-1])}
+        writer.append([(Kind.CLOSE, body)])
+        writer.sync()
+
+    def _again(self, work: Callable[[Writer, Index | None], None]) -> None:
+        """Do something with a lane that holds everything; if it fails, again with a new one."""
+        if self._writer is not None:
+            try:
+                work(self._writer, self._index)
+            except (StorageError, OSError):
+                self.abandon()
+            else:
+                return
+        try:
+            writer, index = self._start(), self._index
+            if index is not None and len(index):
+                self._write(writer, index, Edit(len(index), 0, 0), None, self._prepared)
+                self._behind = False
+            work(writer, index)
+        except (StorageError, OSError):
+            self.abandon()
+            raise
 
 
 def _chunks(index: Index, start: int, end: int) -> Iterator[range]:

@@ -41,16 +41,28 @@ class Renderer:
         """
         edit = self.index.sync(messages)
         self.changed = edit.start
-        revived = edit.added and any(map(self.index.places, self.ledger.dormant))
+        revived = edit.added and (
+            any(map(self.index.places, self.ledger.dormant)) or self._is_about(edit)
+        )
         inside = edit.start + edit.added < len(self.index)
         if edit.removed or inside or revived:
             self._resolve(self.ledger.sets, edit)
         for position in edit.touched:
             if position in self._replaced:
                 self._replaced[position] = self._render(position)
+        end, shift = edit.start + edit.removed, edit.added - edit.removed
+        self._marked = {p for p in self._marked if p < edit.start} | {
+            p + shift for p in self._marked if p >= end
+        }
         self._marked.update(range(edit.start, edit.start + edit.added), edit.touched)
         self._link()
         return edit
+
+    def _is_about(self, edit: Edit) -> bool:
+        """Tell whether a decision is about a block that equals one in the new messages."""
+        new = self.index.messages[edit.start : edit.start + edit.added]
+        digests = (block.digest for facts in new for block in facts.blocks)
+        return not self.ledger.targets.isdisjoint(digests)
 
     def adopt(self, one: DecisionSet) -> None:
         """Put one more set in force."""

@@ -8,6 +8,7 @@ import hashlib
 import heapq
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -74,6 +75,8 @@ class Compactor:
         self._counted: tuple[int, tuple[Contributor, ...]] = (0, ())
         # What an earlier process left: length and chain digest of its last view, its anchor.
         self._left = (*recorder.sent, recorder.anchor) if recorder and recorder.sent else None
+        self._shown = self._left  # the same of the last view of this process
+        self._lock = threading.RLock()
         self._moved: str | None = None  # said once: that the session has another name
         self._closed = False
 
@@ -116,7 +119,7 @@ class Compactor:
         if own != name:
             made._moved = f"the key of session {name} is missing: it goes on as {own}"
             _LOG.warning("%s", made._moved)
-        weakref.finalize(made, _close_late, recorder, made._renderer.index)
+        weakref.finalize(made, _close_late, recorder)
         return made
 
     def view(self, messages: list[Any], *, policy: Policy | None = None, **request: Any) -> View:
@@ -136,21 +139,36 @@ class Compactor:
         """
         self._check_open()
         settings = policy or self._policy
-        if self._recorder is None or _switched_off():
-            return _untouched(messages, settings)
-        arguments = _arguments(request)
-        room = _budget(arguments, settings)
-        try:
-            return self._turn(self._recorder, messages, arguments, room, settings)
-        except BadMessage:
-            raise
-        except BaseException:
-            # Interrupted half-way: only what is recorded stays in force, and what is stored is
-            # compared with the history next time.
-            self._recorder.abandon()
-            self._sent = min(self._sent, self._renderer.changed)
-            self._renderer.put(self._recorder.sets)
-            raise
+        with self._lock:
+            if self._recorder is None or _switched_off():
+                return _untouched(messages, settings)
+            arguments = _arguments(request)
+            room = _budget(arguments, settings)
+            _check_list(messages)
+            try:
+                return self._turn(self._recorder, messages, arguments, room, settings)
+            except BadMessage:
+                raise  # before anything was taken in
+            except Exception as error:  # noqa: BLE001 - a view is due whatever happened
+                # A dictionary that was written to while it was read, or a fault of ours: what is
+                # known of the history is worth less than the history.
+                _LOG.exception("taking the history in anew: %s", type(error).__name__)
+                self._start_over(self._recorder)
+                return self._turn(self._recorder, messages, arguments, room, settings)
+            except BaseException:
+                self._start_over(self._recorder)
+                raise
+
+    def _start_over(self, recorder: Recorder) -> None:
+        """Forget what is known of the history; the next view takes it in anew.
+
+        Only recorded sets stay in force, and what is stored is compared with the history then.
+        """
+        recorder.abandon()
+        self._renderer = Renderer(self._wire, self._policy.not_human)
+        self._renderer.put(recorder.sets)
+        self._sent, self._counted = 0, (0, ())
+        self._left = self._shown
 
     def _check_open(self) -> None:
         if self._closed:
@@ -177,9 +195,6 @@ class Compactor:
         return self._describe(messages, shown, one, room, refused or moved)
 
     def _take_in(self, messages: list[Any]) -> Edit:
-        if not isinstance(messages, list):
-            message = f"messages: a list is needed, not a {type(messages).__name__}"
-            raise BadMessage(message, hint="Pass the history as a list of messages.")
         renderer, left = self._renderer, self._left
         edit = renderer.update(messages)
         self._left = None
@@ -199,7 +214,7 @@ class Compactor:
         if one is None:
             return None
         renderer.adopt(one)
-        found = violations(renderer.index, renderer.ledger, renderer.replaced)
+        found = violations(renderer.index, renderer.ledger, renderer.replaced, one)
         if found:
             renderer.withdraw()
             _LOG.error("a compaction failed its check and was dropped: %s", found[0].what)
@@ -236,6 +251,7 @@ class Compactor:
         if rewrites is not None:
             self._anchor = None
         self._sent, self._estimated = len(messages), renderer.estimated
+        self._shown = len(messages), renderer.chain[len(messages)], self._anchor
         self._overhead = room.overhead
         stats = self._stats(one, room, range(stable, sent if rewrites is not None else stable))
         if one is not None:
@@ -311,6 +327,8 @@ class Compactor:
             message = "observe: neither a reply nor a usage report"
             raise BadMessage(message, hint="Pass what messages.create returned, or its usage.")
         self._anchor = Anchor(used - self._overhead, self._estimated)
+        if self._shown is not None:
+            self._shown = (*self._shown[:2], self._anchor)
         if self._recorder is None:
             return
         anchor = [self._anchor.measured, self._anchor.estimated]
@@ -319,6 +337,8 @@ class Compactor:
             facts["stop_reason"] = reply["stop_reason"]
         content = reply.get("content")
         said = {"role": "assistant", "content": content} if isinstance(content, list) else None
+        if said is not None:
+            self._renderer.index.digest(said)  # refuses here what it would refuse later
         self._recorder.answered(facts, said, self._sent)
 
     def handles(self) -> list[str]:
@@ -361,7 +381,8 @@ class Compactor:
 
         """
         if self._recorder is not None:
-            self._recorder.flush(self._renderer.index)
+            with self._lock:
+                self._recorder.flush()
 
     def close(self) -> None:
         """Make everything durable, say so in the transcript, and release the session.
@@ -375,7 +396,8 @@ class Compactor:
             if self._transcript is not None:
                 self._transcript.close()
             if self._recorder is not None:
-                self._recorder.close(self._renderer.index)
+                with self._lock:
+                    self._recorder.close()
 
     def __enter__(self) -> Self:
         """Return the session itself."""
@@ -413,10 +435,10 @@ def _switched_off() -> bool:
     return os.environ.get("COMPACTOR", "").strip().lower() == "off"
 
 
-def _close_late(recorder: Recorder, index: Index) -> None:
+def _close_late(recorder: Recorder) -> None:
     """Close a session that its owner forgot, at the latest when the interpreter ends."""
-    with suppress(StorageError, OSError):
-        recorder.close(index)
+    with suppress(Exception):
+        recorder.close()
 
 
 def _arguments(request: Mapping[str, Any]) -> JsonObject:
@@ -438,6 +460,12 @@ def _budget(arguments: JsonObject, policy: Policy) -> Budget:
         raise BadMessage(message, hint="Pass what messages.create takes.")
     sent = [canonical(arguments[slot]) for slot in _SLOTS if slot in arguments]
     return budget(policy.window, output, sum(estimate_bytes(len(data)) for data in sent))
+
+
+def _check_list(messages: object) -> None:
+    if not isinstance(messages, list):
+        message = f"messages: a list is needed, not a {type(messages).__name__}"
+        raise BadMessage(message, hint="Pass the history as a list of messages.")
 
 
 def _untouched(messages: list[Any], policy: Policy) -> View:

@@ -165,9 +165,8 @@ class Transcript:
     def requests(self) -> Iterator[Request]:
         """Rebuild every request, in the order in which they were sent.
 
-        Raises:
-            Damaged: at a record that cannot be read; what comes after depends on it.
-
+        A damaged record costs what it said: requests after it are not `whole` until the history
+        was written anew.
         """
         renderer, recorded = Renderer(self._wire), Recorded()
         values: dict[str, Any] = {}
@@ -175,30 +174,26 @@ class Transcript:
         last: Request | None = None
         number = 0
         for frame in self._reader.frames():
-            body = self._value(frame)
-            if frame.kind is Kind.MESSAGES:
-                at = body.get("at", len(history))
-                history[at:at] = body["messages"]
-            elif frame.kind is Kind.REVERT:
-                del history[body["from"] : body.get("to")]
-            elif frame.kind is Kind.SET:
-                recorded.enter(body)
+            number += frame.kind is Kind.REQUEST
+            try:
+                body = self._value(frame)
+            except Damaged:
+                continue
+            if frame.kind is Kind.SET:
                 renderer.update(history)
-                if "drop" in body:
-                    renderer.put(recorded.sets.values())
-                else:
-                    renderer.adopt(recorded.sets[recorded.taken])
+                _enter(renderer, recorded, body)
+            else:
+                _edit(history, frame.kind, body)
             if last is not None and "answered" in body:
                 yield replace(last, answered=body["answered"])
                 last = None
             if frame.kind is Kind.REQUEST:
                 if last is not None:
                     yield last
-                number += 1
                 recorded.arguments |= body.get("arguments", {})
                 values |= body.get("values", {})
                 given = {
-                    slot: values[name]
+                    slot: values.get(name)
                     for slot, name in recorded.arguments.items()
                     if name is not None
                 }
@@ -263,6 +258,23 @@ class Transcript:
         if self._held is None or self._held[0] != frame.place:
             self._held = frame.place, self._reader.value(frame)
         return self._held[1]
+
+
+def _edit(history: list[JsonObject], kind: Kind, body: JsonObject) -> None:
+    """Do to a history what a record says was done to it."""
+    if kind is Kind.MESSAGES:
+        at = body.get("at", len(history))
+        history[at:at] = body["messages"]
+    elif kind is Kind.REVERT:
+        del history[body["from"] : body.get("to")]
+
+
+def _enter(renderer: Renderer, recorded: Recorded, body: JsonObject) -> None:
+    recorded.enter(body)
+    if "drop" in body:
+        renderer.put(recorded.sets.values())
+    else:
+        renderer.adopt(recorded.sets[recorded.taken])
 
 
 def _request(

@@ -10,8 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from compactor.storage import Damaged, Kind, StorageError, Vault
-from compactor.storage.audit import Audit, AuditedLane, Finding, Verdict, unopened, worst
+from compactor.storage import Kind, StorageError, Vault
+from compactor.storage.audit import (
+    NEVER_SYNCED,
+    Audit,
+    AuditedLane,
+    Finding,
+    Verdict,
+    unopened,
+    worst,
+)
 from compactor.storage.heads import KnownHead
 
 from .decisions import encode_digest
@@ -21,7 +29,7 @@ from .transcript import Transcript
 Progress = Callable[[str, int, int], None]
 
 # Records whose bytes are whole may still make no sense together, where others are missing.
-_SENSELESS = (LookupError, TypeError, ValueError, AttributeError)
+_UNREADABLE = (StorageError, OSError, LookupError, TypeError, ValueError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,36 +119,42 @@ def _links(lanes: Sequence[AuditedLane]) -> Iterator[Finding]:
 def _rebuilt(vault: Vault, report: Report, told: Progress) -> Report:
     """Rebuild every view, and read everything back that was left out."""
     audit, findings = report.audit, list(report.findings)
-    # What a crash left of records that were never synced is an open tail here, too.
-    open_tail = report.verdict in {Verdict.OPEN, Verdict.IN_USE}
-    torn = report.verdict if open_tail else Verdict.DAMAGED
+    # What a power cut left of records that were never synced is an open tail here, too.
+    verdict = Verdict.DAMAGED
+    if any(finding.verdict is Verdict.UNREADABLE for finding in findings):
+        verdict = Verdict.UNREADABLE
+    elif any(finding.what.endswith(NEVER_SYNCED) for finding in findings):
+        verdict = Verdict.OPEN
     views = read = 0
-    handles: list[str] = []
     with Transcript(vault.read(audit.session)) as transcript:
         try:
             for request in transcript.requests():
                 views += request.whole
                 if not request.whole:
                     what = f"view {request.number} is not rebuilt as it was sent"
-                    findings.append(Finding(verdict=Verdict.DAMAGED, what=what))
+                    findings.append(Finding(verdict=verdict, what=what))
                 told("views", request.number, audit.requests)
-        except Damaged:
-            what = "views cannot be rebuilt from a record on that does not open"
-            findings.append(Finding(verdict=torn, what=what))
-        except _SENSELESS:
-            what = "the records do not make sense together"
-            findings.append(Finding(verdict=Verdict.DAMAGED, what=what))
-        with suppress(*_SENSELESS):
-            handles = transcript.handles()
+        except _UNREADABLE:
+            what = "views behind a record that does not open, or is missing, cannot be rebuilt"
+            findings.append(Finding(verdict=verdict, what=what))
+        handles = _handles(transcript, audit.records)
         for number, handle in enumerate(handles, 1):
             try:
                 transcript.read(handle)
                 read += 1
-            except (Damaged, *_SENSELESS):
+            except _UNREADABLE:
                 what = f"part {number} of {len(handles)} left out does not read back"
-                findings.append(Finding(verdict=torn, what=what))
+                findings.append(Finding(verdict=verdict, what=what))
             told("parts left out", number, len(handles))
     return Report(audit, tuple(findings), views, len(handles), read)
+
+
+def _handles(transcript: Transcript, records: int) -> list[str]:
+    """Return all handles; each call goes on behind the record that the last one stopped at."""
+    for _ in range(records + 1):
+        with suppress(*_UNREADABLE):
+            return transcript.handles()
+    return []
 
 
 def data(report: Report) -> dict[str, Any]:

@@ -17,12 +17,13 @@ from .errors import (
     UnsafePath,
     WrongKey,
 )
-from .keys import Keys
-from .names import check_name, new_name
+from .keys import Keys, Rotation, rotate
+from .names import check_name, export_name, new_name
 from .reader import Reader
+from .recipients import Recipient
 from .records import JSON, Kind
 from .scan import Frame, Gap, Place
-from .vault import Vault
+from .vault import Shared, Vault
 from .writer import Writer
 
 __all__ = [
@@ -39,12 +40,17 @@ __all__ = [
     "NotStored",
     "Place",
     "Reader",
+    "Recipient",
+    "Rotation",
     "SessionBusy",
+    "Shared",
     "StorageError",
     "UnsafePath",
     "Vault",
     "Writer",
     "WrongKey",
     "check_name",
+    "export_name",
     "new_name",
+    "rotate",
 ]

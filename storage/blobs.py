@@ -6,22 +6,33 @@ final name: a file that this process did not write is read and compared before i
 counts as stored.
 """
 
+import bisect
+import contextlib
 import errno
 import hmac
+import io
+import os
+import secrets
 import struct
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Self, cast
 
 from . import files
 from .compression import Compressor, expand
 from .errors import Damaged
 from .files import Folder
 from .names import b32, unb32
-from .sealing import ALGORITHM, DIGEST_SIZE, SessionKeys, seal, unseal
+from .ranges import ReadAt, SealedMessage, seal_pieces
+from .sealing import ALGORITHM, DIGEST_SIZE, SessionKeys
 
 FRAME = 64 * 1024  # bytes of content in a compressed frame; the last one holds the rest
 MAX_PENDING = 32  # open files that wait for their fsync
+_LARGEST = FRAME + FRAME // 256 + 64  # bytes: what zstd makes of a frame's content at worst
+_BATCH = 16  # frames that are sealed and written at once
 
 _HEADER = struct.Struct(">8sBBB5s16s20s12s")  # magic, version, algorithm, codec, 0, store, name, 0
-_ROW = struct.Struct(">QIIQ")  # offset, compressed, raw, number of the first line
+_ROW = struct.Struct(">QIIQ")  # offset, compressed, raw, line feeds before it
 _TRAILER = struct.Struct(">8sIIQQQ")  # magic, frames, 0, offset of the table, raw, lines
 _MAGIC, _END_MAGIC = b"CPTRBLOB", b"CPTREND\0"
 _VERSION, _ZSTD = 1, 1
@@ -47,7 +58,9 @@ class Blobs:
 
         Raises `OSError`, or `UnsafePath` if something else stands under the name.
         """
-        name = b32(self._keys.digest(content))
+        digest = _digester(self._keys)
+        digest.update(content)
+        name = b32(digest.digest()[:DIGEST_SIZE])
         if name not in self._stored:
             self._store(name, content)
             self._stored.add(name)
@@ -89,12 +102,10 @@ class Blobs:
     def _store(self, name: str, content: bytes) -> None:
         file = f"{name}.blob"
         if name in self._suspect or not self._same(file, name, content):
-            sealed = seal_blob(self._keys, name, content)
             self._suspect.add(name)
-            try:
-                self._wait(name, self._folder.publish(file, sealed, durable=False))
-            except FileExistsError:
-                self._folder.replace(file, sealed)
+            fd = _publish(self._folder, file, _sealed(self._keys, name, content))
+            if fd is not None:
+                self._wait(name, fd)
             self._suspect.discard(name)
 
     def _same(self, file: str, name: str, content: bytes) -> bool:
@@ -104,10 +115,7 @@ class Blobs:
         except FileNotFoundError:
             return False
         try:
-            data = files.read_at(fd, files.size_of(fd), 0)
-            same = open_blob(self._keys, name, data) == content
-        except Damaged:
-            same = False
+            same = _holds(self._keys, name, fd, content)
         except BaseException:
             files.close(fd)
             raise
@@ -124,83 +132,305 @@ class Blobs:
             self.sync()
 
 
+class Blob:
+    """The content of one blob, read in pieces. Not for several threads at once.
+
+    `size` is its bytes and `lines` its lines (a last one without line feed counts).
+    Only the pieces that a call needs are read and expanded, less than 1 MiB at a time
+    whatever the size; each is authenticated, and bound to the blob's name, before
+    any of it is returned. Methods raise `Damaged` and `OSError`.
+    """
+
+    __slots__ = ("_file", "_keys", "_name", "_pack", "lines", "size")
+
+    def __init__(self, keys: SessionKeys, name: str, read_at: ReadAt, size: int) -> None:
+        """Open the blob file of `size` bytes that `read_at` reads. Raises `Damaged`."""
+        self._file: _File | None = None
+        header = _header(keys, name)
+        if read_at(_HEADER.size, 0) != header:
+            message = f"blob {name} has another header"
+            raise Damaged(message, where=name)
+
+        def sealed_at(count: int, offset: int) -> bytes:
+            return read_at(count, _HEADER.size + offset)
+
+        context, rest = keys.context(b"blob", header), size - _HEADER.size
+        sealed = SealedMessage(keys.blob, context, sealed_at, rest, where=f"blob {name}")
+        self._pack = _Pack(sealed.size, sealed.read, name)
+        self._keys, self._name = keys, name
+        self.size, self.lines = self._pack.size, self._pack.lines
+
+    @classmethod
+    def open(cls, folder: Folder, keys: SessionKeys, name: str) -> Self:
+        """Open a blob in the session's folder of blobs. Raises `Damaged`, `UnsafePath`."""
+        _parse(name)  # before it becomes part of a path
+        try:
+            file = _File(folder.open_file(f"{name}.blob"))
+        except FileNotFoundError:
+            message = f"blob {name} is missing"
+            raise Damaged(message, where=name) from None
+        try:
+            blob = cls(keys, name, file.read_at, files.size_of(file.fd))
+        except BaseException:
+            file.close()
+            raise
+        blob._file = file
+        return blob
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return `length` bytes of the content at `offset`; fewer only at its end.
+
+        Raises `ValueError` if one of them is negative.
+        """
+        _not_negative(offset, length)
+        end = min(offset + length, self.size)
+        parts = io.BytesIO()
+        for index in range(offset // FRAME, -(-end // FRAME)):
+            start = index * FRAME
+            parts.write(self._pack.frame(index)[max(offset - start, 0) : end - start])
+        return parts.getvalue()
+
+    def read_lines(self, start: int, count: int, *, at_most: int | None = None) -> bytes:
+        """Return `count` lines from line `start` (the first is 0), with their line feeds.
+
+        Fewer only at the end of the content; cut off behind `at_most` bytes, as one
+        line may be as long as the blob. Raises `ValueError` for negative numbers.
+        """
+        _not_negative(start, count)
+        offset = self.start_of_line(start)
+        length = self.start_of_line(start + count) - offset
+        return self.read(offset, length if at_most is None else min(length, at_most))
+
+    def start_of_line(self, number: int) -> int:
+        """Return the offset at which a line starts, the first is 0; the size behind the last."""
+        _not_negative(number)
+        if number >= self.lines:
+            return self.size
+        return self._pack.end_of_line(number) if number else 0
+
+    def pages(self) -> Iterator[bytes]:
+        """Go through the content, 64 KiB at a time.
+
+        Raises `Damaged`, at the end, if it is not the content that has this name.
+        """
+        digest = _digester(self._keys)
+        for page in self._pack.frames():
+            digest.update(page)
+            yield page
+        if not hmac.compare_digest(digest.digest()[:DIGEST_SIZE], _parse(self._name)):
+            message = f"blob {self._name} holds other content"
+            raise Damaged(message, where=self._name)
+
+    def close(self) -> None:
+        """Close the file, of which no more is read then; harmless if it is closed."""
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        """Return the blob itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+
+class _File:
+    """An open file, closed with its last reference; a closed one is never another's number."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def read_at(self, size: int, offset: int) -> bytes:
+        return files.read_at(self.fd, size, offset)
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            files.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _Pack:
+    """Frames, table and trailer, behind the seal. A row is read and checked when it is needed."""
+
+    __slots__ = ("_count", "_last", "_name", "_read_at", "_table", "lines", "size")
+    lines: int
+    size: int
+
+    def __init__(self, packed: int, read_at: ReadAt, name: str) -> None:
+        """Parse the trailer of the `packed` bytes that `read_at` reads. Raises `Damaged`."""
+        end = packed - _TRAILER.size
+        if end < 0:
+            raise _odd(name)
+        trailer = _TRAILER.unpack(read_at(_TRAILER.size, end))
+        magic, self._count, zero, self._table, self.size, self.lines = trailer
+        self._name, self._read_at = name, read_at
+        self._last = (-1, b"")  # the frame that was read last
+        if magic != _END_MAGIC or zero or self._table + self._count * _ROW.size != end:
+            raise _odd(name)
+        empty_with_table = not self._count and (self._table or self.lines)
+        if self._count != -(-self.size // FRAME) or empty_with_table:
+            raise _odd(name)
+
+    def frames(self) -> Iterator[bytes]:
+        """Go through the content of all frames."""
+        return map(self.frame, range(self._count))
+
+    def frame(self, index: int) -> bytes:
+        """Return the content of one frame; the last one read is kept. Raises `Damaged`."""
+        if self._last[0] == index:
+            return self._last[1]
+        offset, size, raw, feeds = self._row(index)
+        last = index + 1 == self._count
+        end, _, _, feeds_then = (self._table, 0, 0, self.lines) if last else self._row(index + 1)
+        sizes = (end - offset, min(FRAME, self.size - index * FRAME))
+        # Before anything is read or expanded by what they say.
+        if (size, raw) != sizes or size > _LARGEST or (not index and (offset or feeds)):
+            raise _odd(self._name)
+        packed = self._read_at(size, offset)
+        content = expand(packed, at_most=FRAME, where=f"blob {self._name}")
+        feeds += content.count(b"\n") + (last and not content.endswith(b"\n"))
+        if len(content) != raw or feeds != feeds_then:
+            raise _odd(self._name)
+        self._last = (index, content)
+        return content
+
+    def end_of_line(self, count: int) -> int:
+        """Return the offset behind the line feed number `count`, counted from 1."""
+        rows = range(self._count)
+        # The last frame with fewer line feeds before it than that.
+        index = max(bisect.bisect_left(rows, count, key=self._feeds) - 1, 0)
+        content = self.frame(index)
+        inside = count - self._feeds(index)
+        lines = content.split(b"\n", inside)
+        if len(lines) != inside + 1:
+            raise _odd(self._name)
+        return index * FRAME + len(content) - len(lines[-1])
+
+    def _feeds(self, index: int) -> int:
+        return self._row(index)[3]
+
+    def _row(self, index: int) -> tuple[int, int, int, int]:
+        row = self._read_at(_ROW.size, self._table + index * _ROW.size)
+        return cast("tuple[int, int, int, int]", _ROW.unpack(row))
+
+
 def read_blob(folder: Folder, keys: SessionKeys, name: str) -> bytes:
     """Return the content of a blob. Raises `Damaged` if it is not whole, `UnsafePath`."""
-    _parse(name)  # before it becomes part of a path
-    try:
-        fd = folder.open_file(f"{name}.blob")
-    except FileNotFoundError:
-        message = f"blob {name} is missing"
-        raise Damaged(message, where=name) from None
-    try:
-        return open_blob(keys, name, files.read_at(fd, files.size_of(fd), 0))
-    finally:
-        files.close(fd)
+    with Blob.open(folder, keys, name) as blob:
+        return _joined(blob.pages())
 
 
 def seal_blob(keys: SessionKeys, name: str, content: bytes) -> bytes:
     """Make the bytes of a blob's file."""
-    header = _header(keys, name)
-    return header + seal(keys.blob, keys.context(b"blob", header), pack(content))
+    return _joined(_sealed(keys, name, content))
 
 
 def open_blob(keys: SessionKeys, name: str, data: bytes) -> bytes:
     """Return the content of a blob's file. Raises `Damaged`."""
-    header, sealed = data[: _HEADER.size], data[_HEADER.size :]
-    if header != _header(keys, name):
-        message = f"blob {name} has another header"
-        raise Damaged(message, where=name)
-    content = unpack(
-        unseal(keys.blob, keys.context(b"blob", header), sealed, where=f"blob {name}"), name
-    )
-    if not hmac.compare_digest(keys.digest(content), _parse(name)):
-        message = f"blob {name} holds other content"
-        raise Damaged(message, where=name)
-    return content
+    return _joined(Blob(keys, name, _reading(data), len(data)).pages())
 
 
 def pack(content: bytes) -> bytes:
     """Compress `content` into frames, with the table that finds a byte or a line in them."""
-    frames, rows, offset, lines = [], [], 0, 0
-    for start in range(0, len(content), FRAME):
-        raw = content[start : start + FRAME]
-        frame = _compressor.frame(raw)
-        rows.append(_ROW.pack(offset, len(frame), len(raw), lines))
-        frames.append(frame)
-        offset += len(frame)
-        lines += raw.count(b"\n")
-    lines += bool(content) and not content.endswith(b"\n")
-    trailer = _TRAILER.pack(_END_MAGIC, len(rows), 0, offset, len(content), lines)
-    return b"".join((*frames, *rows, trailer))
+    return _joined(_packed(content))
 
 
 def unpack(payload: bytes, name: str) -> bytes:
     """Return the content that `pack` was given. Raises `Damaged` for anything else."""
-    content = bytearray()
-    for offset, size, raw, _ in _table(payload, name):
-        frame = expand(payload[offset : offset + size], at_most=FRAME, where=f"blob {name}")
-        if len(frame) != raw:
-            raise _odd(name)
-        content += frame
-    return bytes(content)
+    return _joined(_Pack(len(payload), _reading(payload), name).frames())
 
 
-def _table(payload: bytes, name: str) -> list[tuple[int, int, int, int]]:
-    """Parse and check the table: frames follow one another, all but the last are full."""
-    end = len(payload) - _TRAILER.size
-    if end < 0:
-        raise _odd(name)
-    magic, count, zero, table, raw_size, _ = _TRAILER.unpack_from(payload, end)
-    if magic != _END_MAGIC or zero or table + count * _ROW.size != end:
-        raise _odd(name)
-    rows = [_ROW.unpack_from(payload, table + i * _ROW.size) for i in range(count)]
-    ends = [offset + size for offset, size, _, _ in rows]
-    starts = [offset for offset, _, _, _ in rows]
-    sizes = [raw for _, _, raw, _ in rows]
-    full = all(raw == FRAME for raw in sizes[:-1]) and all(0 < raw <= FRAME for raw in sizes[-1:])
-    if [0, *ends] != [*starts, table] or not full or sum(sizes) != raw_size:
-        raise _odd(name)
-    return rows
+def _packed(content: bytes) -> Iterator[bytes]:
+    rows, offset, lines = [], 0, 0
+    view = memoryview(content)
+    for batch in range(0, len(content), _BATCH * FRAME):
+        frames = []
+        for start in range(batch, min(batch + _BATCH * FRAME, len(content)), FRAME):
+            raw = view[start : start + FRAME]
+            frame = _compressor.frame(raw)
+            rows.append(_ROW.pack(offset, len(frame), len(raw), lines))
+            frames.append(frame)
+            offset += len(frame)
+            lines += content.count(b"\n", start, start + FRAME)
+        yield b"".join(frames)
+    lines += bool(content) and not content.endswith(b"\n")
+    yield b"".join((*rows, _TRAILER.pack(_END_MAGIC, len(rows), 0, offset, len(content), lines)))
+
+
+def _sealed(keys: SessionKeys, name: str, content: bytes) -> Iterator[bytes]:
+    header = _header(keys, name)
+    yield header
+    yield from seal_pieces(keys.blob, keys.context(b"blob", header), _packed(content))
+
+
+def _publish(folder: Folder, file: str, pieces: Iterable[bytes]) -> int | None:
+    """Make `file` appear with all the pieces or not at all; they are written as they come.
+
+    As `Folder.publish` without `durable`: returns the open file. Where something
+    stands under the name it is replaced as by `Folder.replace`, durably, and None
+    is returned.
+    """
+    temp = f"{file}.{secrets.token_hex(8)}.tmp"
+    at = folder._fd  # noqa: SLF001 — `Folder` publishes bytes only
+    fd = folder.create(temp)
+    try:
+        for piece in pieces:
+            files.write_all(fd, piece)
+        with contextlib.suppress(FileExistsError):
+            os.link(temp, file, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
+            folder.remove(temp)
+            return fd
+        files.sync_file(fd)
+        os.replace(temp, file, src_dir_fd=at, dst_dir_fd=at)
+        folder.sync()
+    except BaseException:
+        files.close(fd)
+        folder.remove(temp)
+        raise
+    files.close(fd)
+    return None
+
+
+def _holds(keys: SessionKeys, name: str, fd: int, content: bytes) -> bool:
+    """Tell whether an open blob file is whole and holds `content`."""
+    view, offset = memoryview(content), 0
+    try:
+        for page in Blob(keys, name, partial(files.read_at, fd), files.size_of(fd)).pages():
+            if view[offset : offset + len(page)] != page:
+                return False
+            offset += len(page)
+    except Damaged:
+        return False
+    return offset == len(content)
+
+
+def _digester(keys: SessionKeys) -> hmac.HMAC:
+    """Begin what `keys.digest` makes at once, for which its `hmac.digest` stops at 2 GiB."""
+    return hmac.new(keys.name, digestmod="sha256")
+
+
+def _reading(data: bytes) -> ReadAt:
+    return lambda size, offset: data[offset : offset + size]
+
+
+def _joined(pieces: Iterable[bytes]) -> bytes:
+    """Join pieces as they come: a list of them would take the space twice."""
+    whole = io.BytesIO()
+    for piece in pieces:
+        whole.write(piece)
+    return whole.getvalue()
+
+
+def _not_negative(*numbers: int) -> None:
+    if min(numbers) < 0:
+        message = "an offset, a line or a count is negative"
+        raise ValueError(message)
 
 
 def _odd(name: str) -> Damaged:

@@ -21,7 +21,7 @@ class Compressor:
         """Allocate the working memory once."""
         self._zstd = zstd.ZstdCompressor(level=LEVEL)
 
-    def frame(self, data: bytes) -> bytes:
+    def frame(self, data: bytes | memoryview) -> bytes:
         """Compress `data` (bytes) into one complete frame."""
         return self._zstd.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
 

@@ -1,6 +1,7 @@
 """Names of sessions, and the one spelling of binary ids."""
 
 import base64
+import hashlib
 import re
 import secrets
 
@@ -8,6 +9,8 @@ from .errors import BadName
 
 MAX_NAME = 64  # characters
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?")
+_UNCLEAN = re.compile(r"[^a-z0-9-]+")
+_DIGEST_SIZE = 20  # bytes
 # Windows opens the device whatever stands after the first dot.
 _DEVICES = frozenset(
     ["con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))]
@@ -30,6 +33,20 @@ def check_name(name: str) -> str:
         return name
     message = f"not a session name: {name[:MAX_NAME]!a}"
     raise BadName(message, where=name[:MAX_NAME], hint=hint)
+
+
+def export_name(text: str) -> str:
+    """Make a file name (at most 100 bytes of a-z 0-9 . _ - ~) for an export of anything called so.
+
+    A session's name is its own file name. Anything else is cleaned and gets a digest
+    of `text` behind a `~`, so two texts never share a name, also where case is ignored.
+    """
+    try:
+        return check_name(text)
+    except BadName:
+        cleaned = _UNCLEAN.sub("_", text.lower()).strip("_")[:MAX_NAME] or "x"
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        return f"{cleaned}~{b32(digest[:_DIGEST_SIZE])}"
 
 
 def new_name() -> str:

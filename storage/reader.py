@@ -1,15 +1,34 @@
 """Read one session: its records in order, and what is wrong with its files."""
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Self
 
-from .blobs import read_blob
+from .audit import Audit, Auditor, Progress
+from .blobs import Blob, read_blob
+from .errors import Damaged
 from .files import Folder
+from .heads import KnownHead
 from .lanes import lane_numbers
 from .records import JSON, decode
 from .scan import Frame, Gap, LaneScan, Place
 from .sealing import SessionKeys
+
+_LIFTED = 2  # the flag of a body that names blobs
+
+
+@dataclass(frozen=True, slots=True)
+class Lifted:
+    """A part of a record's value that stands in a blob.
+
+    `path` leads to it from the outside in, `name` is the blob's, `form` is `"text"`
+    (a string in UTF-8) or `"json"` (any value).
+    """
+
+    path: tuple[str | int, ...]
+    name: str
+    form: str
 
 
 class Reader:
@@ -52,6 +71,33 @@ class Reader:
         where = f"record {frame.place.seq} of lane {frame.place.lane}"
         body = self._scan(frame.place.lane).body(frame, self._keys)
         return decode(body, self._content, where=where, bare=bare)
+
+    def blobs(self, frame: Frame) -> list[Lifted]:
+        """List what a record put out into blobs, and read none of it. Raises as `value`."""
+        where = f"record {frame.place.seq} of lane {frame.place.lane}"
+        body = self._scan(frame.place.lane).body(frame, self._keys)
+        if not body or not body[0] & _LIFTED:
+            return []
+        # Without the flag, the body is the list that holds the value and its blobs.
+        plain = bytes([body[0] & ~_LIFTED]) + body[1:]
+        record = decode(plain, self._content, where=where)
+        try:
+            return [Lifted(tuple(path), str(name), str(form)) for path, name, form in record[1]]
+        except (ValueError, TypeError, LookupError):
+            message = f"{where} does not hold what a record holds"
+            raise Damaged(message, where=where) from None
+
+    def blob(self, name: str) -> Blob:
+        """Open a blob to read parts of it; the caller closes it. Raises as `value`."""
+        return Blob.open(self._blob_folder(), self._keys, name)
+
+    def audit(self, heads: Sequence[KnownHead] = (), progress: Progress | None = None) -> Audit:
+        """Go through all bytes of the session; `heads` are those that were known before.
+
+        `progress` is told how many bytes of the lanes are done, and of how many. Raises
+        `UnsafePath` and `OSError` for the folders only; all else is a finding.
+        """
+        return Auditor(self._folder, self._keys, heads, progress).run()
 
     def follows(self, frame: Frame) -> bool:
         """Tell whether a record was written right behind what stands before it in its lane.
@@ -101,6 +147,9 @@ class Reader:
         return sorted({*range(1, max(numbers, default=0)), *read} - {*numbers})
 
     def _content(self, name: str) -> bytes:
+        return read_blob(self._blob_folder(), self._keys, name)
+
+    def _blob_folder(self) -> Folder:
         if self._blobs is None:
             self._blobs = self._folder.enter("blobs")
-        return read_blob(self._blobs, self._keys, name)
+        return self._blobs

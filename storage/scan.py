@@ -2,6 +2,7 @@
 
 import bisect
 import hmac
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from . import files
@@ -22,6 +23,8 @@ from .lanes import lane_name
 from .records import Kind
 from .sealing import SessionKeys
 
+TORN = "torn tail"
+_LANE_ID = slice(32, 48)  # in a header
 _WINDOW = 1024 * 1024  # bytes searched at a time for the next frame after damage
 
 
@@ -56,6 +59,55 @@ class Gap:
     size: int
     records: int
     why: str
+
+
+def walk(
+    fd: int, lane: int, behind: tuple[int, int], size: int
+) -> Iterator[tuple[int, Head] | Gap]:
+    """Go through the first `size` bytes of an open lane, without a key and holding nothing.
+
+    `behind` is the offset and the sequence number to go on from: those of the last frame's end
+    (of a lane's first frame: `FIRST_FRAME` and 0). Yields the offset and the head of each frame,
+    and between them what is no frame or is missing; last, if there is one, the torn rest.
+    """
+    end, seq = behind
+    while end < size:
+        offset, head = end, _head(fd, end, seq, size)
+        if head is None:
+            offset, head = _search(fd, end + 1, seq, size)
+        if head is None:
+            yield Gap(lane, end, size - end, 0, TORN)
+            return
+        missing = head.seq - seq - 1
+        if offset > end or missing:
+            why = "damaged bytes" if offset > end else "missing records"
+            yield Gap(lane, end, offset - end, missing, why)
+        yield offset, head
+        end, seq = offset + head.size, head.seq
+
+
+def lane_id(start: bytes) -> bytes | None:
+    """Return a lane's id from the first 128 bytes of its file; None where no header is whole."""
+    copies = (start[:HEADER_SIZE], start[HEADER_SIZE:FIRST_FRAME])
+    header = next(filter(whole_header, copies), None)
+    return header[_LANE_ID] if header else None
+
+
+def _head(fd: int, offset: int, seq: int, size: int) -> Head | None:
+    """Return the head at `offset` if a frame of a number above `seq` fits there."""
+    head = Head.parse(files.read_at(fd, HEAD_SIZE, offset))
+    return head if head and head.seq > seq and offset + head.size <= size else None
+
+
+def _search(fd: int, offset: int, seq: int, size: int) -> tuple[int, Head | None]:
+    """Find the next frame at or behind `offset`."""
+    while offset < size:
+        data = files.read_at(fd, _WINDOW + HEAD_SIZE, offset)
+        for found in find_heads(data):
+            if head := _head(fd, offset + found, seq, size):
+                return offset + found, head
+        offset += _WINDOW
+    return size, None
 
 
 class LaneScan:
@@ -113,6 +165,24 @@ class LaneScan:
         """Check the lane's header. Raises `WrongKey`, `Damaged`, `UnsafePath`."""
         self._checked_header(keys)
 
+    def id(self) -> bytes | None:
+        """Return the lane's id, None where no copy of its header is whole."""
+        return lane_id(self._read(FIRST_FRAME, 0))
+
+    def digest(self, seq: int) -> bytes | None:
+        """Return the SHA-256 of the frame of record `seq`, None if it was not found."""
+        index = bisect.bisect_left(self.frames, seq, key=lambda known: known.place.seq)
+        found = self.frames[index : index + 1]
+        return digest(self._bytes(found[0])) if found and found[0].place.seq == seq else None
+
+    def sync(self) -> None:
+        """Make the lane's bytes durable as they are. Raises `OSError`."""
+        fd = self._open_file()
+        try:
+            files.sync_data(fd)
+        finally:
+            files.close(fd)
+
     def last_digest(self) -> bytes | None:
         """Return the SHA-256 of the last whole frame, None if there is none."""
         return digest(self._bytes(self.frames[-1])) if self.frames else None
@@ -124,19 +194,13 @@ class LaneScan:
             return
         if self._end == 0:
             self._look_at_headers(files.read_at(fd, FIRST_FRAME, 0))
-        while self._end < size:
-            start = self._end
-            offset, head = start, self._head(fd, start, size)
-            if head is None:
-                offset, head = self._search(fd, start + 1, size)
-            if head is None:
-                self.torn = Gap(self.number, start, size - start, 0, "torn tail")
-                return
-            missing = head.seq - self._seq - 1
-            if offset > start or missing:
-                why = "damaged bytes" if offset > start else "missing records"
-                self.gaps.append(Gap(self.number, start, offset - start, missing, why))
-            self._take(head, offset)
+        for piece in walk(fd, self.number, (self._end, self._seq), size):
+            if not isinstance(piece, Gap):
+                self._take(*piece)
+            elif piece.why == TORN:
+                self.torn = piece
+            else:
+                self.gaps.append(piece)
 
     def _look_at_headers(self, data: bytes) -> None:
         first, second = data[:HEADER_SIZE], data[HEADER_SIZE:]
@@ -146,22 +210,7 @@ class LaneScan:
             self.gaps.append(Gap(self.number, HEADER_SIZE, HEADER_SIZE, 0, "damaged header"))
         self._end = FIRST_FRAME
 
-    def _head(self, fd: int, offset: int, size: int) -> Head | None:
-        """Return the head at `offset` if a frame that goes on from the last one fits there."""
-        head = Head.parse(files.read_at(fd, HEAD_SIZE, offset))
-        return head if head and head.seq > self._seq and offset + head.size <= size else None
-
-    def _search(self, fd: int, offset: int, size: int) -> tuple[int, Head | None]:
-        """Find the next frame at or behind `offset`."""
-        while offset < size:
-            data = files.read_at(fd, _WINDOW + HEAD_SIZE, offset)
-            for found in find_heads(data):
-                if head := self._head(fd, offset + found, size):
-                    return offset + found, head
-            offset += _WINDOW
-        return size, None
-
-    def _take(self, head: Head, offset: int) -> None:
+    def _take(self, offset: int, head: Head) -> None:
         try:
             kind = Kind(head.kind)
         except ValueError:

@@ -20,6 +20,7 @@ from .errors import Damaged, WrongKey
 KEY_SIZE = 32
 STORE_ID_SIZE = 16
 ALGORITHM = 1  # Cobblestone-256, in every header
+HPKE = 2  # HPKE (RFC 9180) base mode: X25519, HKDF-SHA256, AES-256-GCM; only in recipients.slots
 DIGEST_SIZE = 20  # bytes of a keyed digest of content
 CHECK_SIZE = 12  # bytes of a check value
 OVERHEAD = 72  # bytes of a message up to 16 KiB: salt 24, commitment 32, tag 16

@@ -2,18 +2,29 @@
 
 import contextlib
 import secrets
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from .errors import BadName, NoTranscript
+from .errors import BadName, MissingKey, NoTranscript, StorageError
 from .files import Folder, storing
 from .keys import Keys
 from .lanes import lane_numbers
 from .names import b32, check_name
 from .reader import Reader
 from .sealing import STORE_ID_SIZE, SessionKeys
+from .slots import SHARED, shared_with
 from .store import SESSIONS, make_store, open_store
 from .writer import Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Sessions whose slots were changed, those that had them already, and why others were not."""
+
+    changed: list[str]
+    unchanged: list[str]
+    refused: dict[str, StorageError]
 
 
 class Vault:
@@ -77,6 +88,53 @@ class Vault:
 
         Raises `BadName`, `NoTranscript`, `MissingKey`, `WrongKey`, `Damaged`, `UnsafePath`.
         """
+        folder = self._session(session)
+        return Reader(folder, self._unwrap(session, folder))
+
+    def readers(self, session: str) -> list[bytes]:
+        """Return the public keys that open a session; needs no key itself. Raises as `read`."""
+        with self._session(session) as folder:
+            return shared_with(folder, self._store, session)
+
+    def share(self, *, drop: frozenset[bytes] = frozenset()) -> Shared:
+        """Wrap the keys of all sessions for all recipients known on this host.
+
+        Slots for the public keys `drop` go away: whoever has a copy of the vault keeps
+        theirs. What one session refuses stands in the result. Raises as `open`.
+        """
+        done = Shared([], [], {})
+        absent = contextlib.suppress(FileNotFoundError)
+        with absent, self._folder() as root, root.enter(SESSIONS) as sessions:
+            for name in sessions.names():
+                # Also one that has no lane yet: its writer may have looked before a change.
+                self._share(sessions, name, drop, done)
+        return done
+
+    def _share(self, sessions: Folder, name: str, drop: frozenset[bytes], done: Shared) -> None:
+        try:
+            with storing(f"{SHARED} of session {name}"), sessions.enter(check_name(name)) as folder:
+                try:
+                    changed = self._keys.share(self._store, name, folder, drop=drop)
+                except MissingKey:
+                    if lane_numbers(folder):
+                        raise
+                else:
+                    (done.changed if changed else done.unchanged).append(name)
+        except BadName:
+            pass  # not a session
+        except StorageError as error:
+            done.refused[name] = error
+
+    def __repr__(self) -> str:
+        """Show the place and the id."""
+        return f"Vault({str(self.root)!r}, id={self.id!r})"
+
+    def _folder(self) -> Folder:
+        folder, store = open_store(self.root)
+        self._check_same(store)
+        return folder
+
+    def _session(self, session: str) -> Folder:
         check_name(session)
         try:
             with self._folder() as root, root.enter(SESSIONS) as sessions:
@@ -86,15 +144,6 @@ class Vault:
         if folder is None or not lane_numbers(folder):
             message = f"there is no session {session} in {self.root}"
             raise NoTranscript(message, where=session)
-        return Reader(folder, self._unwrap(session, folder))
-
-    def __repr__(self) -> str:
-        """Show the place and the id."""
-        return f"Vault({str(self.root)!r}, id={self.id!r})"
-
-    def _folder(self) -> Folder:
-        folder, store = open_store(self.root)
-        self._check_same(store)
         return folder
 
     def _enter_or_make(self, session: str) -> Folder:
@@ -106,7 +155,7 @@ class Vault:
         """Get the keys of a session; one that has lanes never gets a new key."""
         known = bool(lane_numbers(folder))
         unwrap = self._keys.session_key if known else self._keys.new_session_key
-        return SessionKeys.derive(unwrap(self._store, session), self._store, session)
+        return SessionKeys.derive(unwrap(self._store, session, folder), self._store, session)
 
     def _check_same(self, store: bytes) -> None:
         if store != self._store:

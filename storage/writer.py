@@ -3,11 +3,13 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Self
 
 from .blobs import Blobs
 from .errors import Damaged, NotJson, NotStored
 from .files import Folder, storing
+from .heads import Keeper
 from .lanes import Lane, lane_numbers
 from .locks import hold
 from .records import Kind, encode
@@ -29,15 +31,19 @@ class Writer:
         enter: Callable[[str], Folder],
         unwrap: Callable[[str, Folder], SessionKeys],
         wait: float,
+        state: Path | None = None,
     ) -> None:
         """Open the session's folder by `enter`, lock it, and get its keys by `unwrap`.
 
-        Raises `SessionBusy` after `wait` seconds, and as `Vault.write`.
+        With a state folder, the session's newest head is kept there. Raises
+        `SessionBusy` after `wait` seconds, and as `Vault.write`.
         """
         self.session = session
         self.previous_hash: bytes | None = None
         self._enter = enter
         self._unwrap = unwrap
+        self._state = state
+        self._keeper: Keeper | None = None
         self._pid = os.getpid()
         self._closed = False
         self._lane: Lane | None = None
@@ -75,6 +81,8 @@ class Writer:
                 raise NotStored(message, where=self.session, hint=hint)
             self._blobs.sync()
             lane.sync()
+        if self._keeper is not None:
+            self._keeper.synced()
 
     def renew(self) -> None:
         """Go on in the next lane, whatever became of this one; make a vanished vault anew.
@@ -94,13 +102,16 @@ class Writer:
             self._attach(0.0)
 
     def close(self) -> None:
-        """Release the session. Writes and syncs nothing; harmless when repeated.
+        """Release the session. Syncs nothing but the kept head; harmless when repeated.
 
         In a forked child it does nothing: the lock and the lane are the parent's.
         """
         if os.getpid() == self._pid:
             self._closed = True
             self._give_up()
+            if self._keeper is not None:
+                self._keeper.close()
+                self._keeper = None
             self._detach()
 
     def __enter__(self) -> Self:
@@ -142,8 +153,14 @@ class Writer:
                 scan.check_key(self._keys)
             if (last := scan.last_digest()) is not None:
                 self.previous_hash = last
+                if scan.frames[-1].kind is not Kind.CLOSE:
+                    # Its writer may have died before a sync; what this lane names must stay.
+                    with contextlib.suppress(OSError):
+                        scan.sync()
                 break
         self._lane = Lane(self._folder, max(self._numbers, default=0) + 1, self._keys)
+        if self._state is not None:
+            self._keeper = Keeper(self._state, self._folder, self._keys, self._lane.number)
 
     def _in_place(self) -> bool:
         return self._folder.in_place() and self._blobs.in_place()

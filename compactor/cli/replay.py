@@ -18,6 +18,8 @@ from compactor.sources import load
 from compactor.storage import Keys
 from compactor.transcript import FOLDER
 
+from .terminal import safe
+
 _SUMS = (
     *("messages", "requests", "raw_tokens", "view_tokens", "prefix_breaks"),
     *("history_bytes", "vault_bytes", "unreadable", "differing"),
@@ -118,9 +120,10 @@ def replay(  # noqa: PLR0913, PLR0917 - the options of the command
 
 def _warn(path: Path, warnings: list[str]) -> None:
     for warning in warnings[:_WARNINGS]:
-        click.echo(f"warning: {path}: {warning}", err=True)
+        click.echo(safe(f"warning: {path}: {warning}"), err=True)
     if len(warnings) > _WARNINGS:
-        click.echo(f"warning: {path}: {len(warnings) - _WARNINGS} more like these", err=True)
+        more = len(warnings) - _WARNINGS
+        click.echo(safe(f"warning: {path}: {more} more like these"), err=True)
 
 
 @contextmanager
@@ -149,10 +152,11 @@ def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda _done, _all: None
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(title, total=None)
+        task = progress.add_task(escape(safe(title)), total=None)
         yield lambda done, steps: progress.update(task, completed=done, total=steps)
 
 

@@ -11,6 +11,8 @@ from rich.text import Text
 from compactor.policy import STAGES
 from compactor.replay import Report
 
+from .terminal import safe
+
 _HEIGHT, _LABEL, _NARROWEST = 12, 11, 40
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _RAW, _VIEW, _WINDOW = "yellow", "green", "red"
@@ -39,7 +41,7 @@ def show(reports: Sequence[Report], kept: Path | None) -> None:
         )
     if kept is not None:
         names = ", ".join(report.session for report in reports)
-        console.print(f"kept in {escape(str(kept))}: {names}", soft_wrap=True)
+        console.print(f"kept in {escape(safe(str(kept)))}: {names}", soft_wrap=True)
 
 
 def _facts(report: Report) -> dict[str, str]:
@@ -47,7 +49,7 @@ def _facts(report: Report) -> dict[str, str]:
     over = f"; {_count(report.over_budget, 'request')} over budget" if report.over_budget else ""
     left_out = [f"{report.decisions[stage]} by {stage}" for stage in STAGES]
     return {
-        "session": f"[bold]{escape(Path(report.path).name)}[/]",
+        "session": f"[bold]{escape(safe(Path(report.path).name))}[/]",
         "history": f"{_count(report.messages, 'message')}, {_count(report.requests, 'request')}",
         "tokens sent": f"{report.view_tokens:,} instead of {report.raw_tokens:,} "
         f"({saved:.0%} less, estimated)",

@@ -52,8 +52,14 @@ class Draft:
         least = max(self.policy.min_gain * room, 1)
         return before > room >= after or before - after >= least
 
+    def intact(self, result: Result) -> bool:
+        """Tell whether a result still is what was recorded: its owner may have written to it."""
+        return self.wire.block_digest(self.index.plain[result.message], result.block) == (
+            result.facts.digest
+        )
+
     def persist(self, result: Result, *, head: int, tail: int) -> bool:
-        """Propose a preview in the place of a result; False where it would not be shorter."""
+        """Propose a preview in the place of a result; False where it may not stand there."""
         name, content = self._handle(result)
         text = self.text(result)
         note = notes.persisted(
@@ -62,7 +68,7 @@ class Draft:
         return self._propose(Stage.PERSIST, result, name, content, note, result.facts.media)
 
     def mask(self, result: Result) -> bool:
-        """Propose one line in the place of a result; False where it would not be shorter."""
+        """Propose one line in the place of a result; False where it may not stand there."""
         name, content = self._handle(result)
         scent = self.policy.mask.scent_chars
         text = self.text(result)
@@ -74,7 +80,7 @@ class Draft:
     ) -> bool:
         tokens = estimate_text(note) + media
         before = self.tokens(result)
-        if tokens >= before:
+        if tokens >= before or not self.intact(result):
             return False
         place = target(result.message, result.block, self.index)
         self.decisions[result.place] = Decision(stage, place, name, content, tokens, note)

@@ -16,6 +16,13 @@ _SHORT_HEAD, _SHORT_TAIL = 500, 200
 
 def plan(draft: Draft) -> None:
     """Propose masks until the view is down to the policy's target."""
+    _mask(draft)
+    _shorten_new(draft)
+    if draft.size > draft.budget.messages:  # what did not pay alone may make it fit now
+        _mask(draft)
+
+
+def _mask(draft: Draft) -> None:
     candidates = _candidates(draft)
     if draft.worth(draft.size - sum(gain for _, gain in candidates)):
         goal = draft.policy.target * draft.budget.messages
@@ -23,7 +30,6 @@ def plan(draft: Draft) -> None:
             if draft.size <= goal:
                 break
             draft.mask(result)
-    _shorten_new(draft)
 
 
 def _candidates(draft: Draft) -> list[tuple[Result, int]]:

@@ -21,6 +21,9 @@ class Wire(Protocol):
     def result_bytes(self, message: JsonObject, block: int) -> bytes:
         """Return the result's exact content: a lone text's UTF-8, else JSON of its blocks."""
 
+    def block_digest(self, message: JsonObject, block: int) -> bytes | None:
+        """Return the digest of a block as it is now; None where there is none."""
+
     def results(self, message: JsonObject) -> Iterator[bytes]:
         """Go through the exact contents of a message's results."""
 

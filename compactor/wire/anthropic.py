@@ -9,8 +9,9 @@ from compactor.messages import (
     JsonObject,
     Kind,
     Message,
-    block_digest,
     canonical,
+    digest_of,
+    has_number,
     message_digest,
     seen,
 )
@@ -35,7 +36,8 @@ def inspect(message: JsonObject, injected: Callable[[str], bool]) -> Message:
     blocks = tuple(_facts(block, role, injected) for block in _blocks(message))
     digest = message_digest(message, [block.digest for block in blocks])
     tokens = sum(block.tokens for block in blocks)
-    return Message(role, digest, blocks, tokens, sum(block.chars for block in blocks))
+    chars = sum(block.chars for block in blocks)
+    return Message(role, digest, blocks, tokens, chars, has_number(message))
 
 
 def _blocks(message: JsonObject) -> list[JsonObject]:
@@ -52,7 +54,7 @@ def _blocks(message: JsonObject) -> list[JsonObject]:
 
 def _facts(block: JsonObject, role: str, injected: Callable[[str], bool]) -> Block:
     kind = block.get("type")
-    digest = block_digest(block)
+    digest = digest_of(block)
     if kind == "text":
         text = str(block.get("text", ""))
         human = role == "user" and not injected(text)
@@ -144,6 +146,12 @@ def result_bytes(message: JsonObject, block: int) -> bytes:
     return canonical(content)
 
 
+def block_digest(message: JsonObject, block: int) -> bytes | None:
+    """Return the digest of a block as it is now; None where there is none."""
+    blocks = _blocks(message)
+    return digest_of(blocks[block]) if block < len(blocks) else None
+
+
 def results(message: JsonObject) -> Iterator[bytes]:
     """Go through the exact contents of a message's results, as `result_bytes` gives them."""
     for position, block in enumerate(_blocks(message)):
@@ -194,12 +202,16 @@ def offers(tools: object, name: str) -> bool:
 
 
 def used_tokens(usage: Mapping[str, Any]) -> int | None:
-    """Return the tokens of the prompt: input, cache reads and cache writes.
+    """Return the tokens of the prompt: input, cache reads and cache writes; None for no count.
 
     Where the request ran several iterations, only the last saw the whole prompt.
     """
     iterations = usage.get("iterations")
     last = iterations[-1] if isinstance(iterations, list) and iterations else usage
+    if not isinstance(last, Mapping):
+        return None
     names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     counts = [last.get(name) for name in names]
-    return None if counts[0] is None else sum(int(count or 0) for count in counts)
+    if not isinstance(counts[0], int) or not all(isinstance(n, int | None) for n in counts):
+        return None
+    return sum(count or 0 for count in counts)

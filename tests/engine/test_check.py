@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from histories import (
@@ -113,11 +114,10 @@ def compacted() -> tuple[Renderer, DecisionSet]:
 
 
 def test_what_is_planned_passes(compacted: tuple[Renderer, DecisionSet]) -> None:
-    """A set of the stages makes a view without violations; no set makes none either."""
+    """A set of the stages makes a view without violations."""
     renderer, one = compacted
-    assert violations(renderer.index, renderer.ledger, {}) == []
     renderer.adopt(one)
-    assert violations(renderer.index, renderer.ledger, renderer.replaced) == []
+    assert violations(renderer.index, renderer.ledger, renderer.replaced, one) == []
 
 
 def _other_id(message: Message) -> None:
@@ -138,6 +138,11 @@ def _one_more(message: Message) -> None:
 
 def _other_role(message: Message) -> None:
     message["role"] = "assistant"
+
+
+def _reworded(message: Message) -> Message:
+    message["content"][0]["content"] = "Other words."
+    return message
 
 
 def _other_kind(message: Message) -> None:
@@ -165,7 +170,7 @@ def test_a_spoilt_view_is_refused(
     assert is_masked(result_blocks([message])[0])
     spoil(message)
     replaced = {**renderer.replaced, 2: WIRE.inspect(message, lambda _: False)}
-    defect = [d.what for d in violations(renderer.index, renderer.ledger, replaced)]
+    defect = [d.what for d in violations(renderer.index, renderer.ledger, replaced, one)]
     assert what in defect
 
 
@@ -173,7 +178,14 @@ def test_a_block_that_no_decision_names_may_not_change(
     compacted: tuple[Renderer, DecisionSet],
 ) -> None:
     """Not even where its neighbour gives way."""
-    renderer, _ = compacted
-    changed = WIRE.inspect(human("Other words."), lambda _: True)
-    found_ = violations(renderer.index, renderer.ledger, {0: changed})
-    assert found_ == [Defect(0, "a block that no decision names was changed")]
+    renderer, one = compacted
+    renderer.adopt(one)
+    position = one.decisions[0].target.message
+    message = copy.deepcopy(renderer.index.plain[position])
+    found_ = violations(
+        renderer.index,
+        replace(renderer.ledger, active={}),
+        {**renderer.replaced, position: WIRE.inspect(_reworded(message), lambda _: True)},
+        one,
+    )
+    assert Defect(position, "a block that no decision names was changed") in found_

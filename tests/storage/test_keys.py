@@ -2,10 +2,13 @@
 
 import base64
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +18,14 @@ from compactor.storage import (
     Kind,
     MissingKey,
     NoTranscript,
+    NotStored,
     UnsafePath,
     Vault,
     WrongKey,
+    files,
+    rotate,
 )
+from compactor.storage.keys import count_slots, is_rotating, read_key
 from compactor.storage.sealing import SessionKeys
 
 
@@ -191,3 +198,212 @@ def test_a_host_key_has_one_size(tmp_path: Path) -> None:
     for size in (0, 16, 31, 33):
         with pytest.raises(WrongKey):
             Keys(bytes(size), tmp_path)
+
+
+def test_without_make_nothing_is_made(
+    state: Path, vault: Vault, write: Callable[..., None]
+) -> None:
+    """Keys that are not there open nothing; a first session makes the file after all."""
+    write("x")
+    keys = Keys.default(make=False)
+    for attempt in (keys.export, lambda: keys.fingerprint, lambda: opens(vault, keys)):
+        with pytest.raises(MissingKey) as caught:
+            attempt()
+        assert caught.value.hint
+    with pytest.raises(MissingKey):
+        rotate(state)
+    assert not state.exists()
+    Vault.open(vault.root, keys).write("two").close()
+    assert keys.fingerprint == Keys.default(make=False).fingerprint
+
+
+def test_an_exported_key_is_a_key_file(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what it is in a comment, and opens the same."""
+    keys = Keys.default()
+    (tmp_path / "backup").write_bytes(keys.export())
+    assert base64.b64encode(read_key(tmp_path / "backup")) == (state / "host.key").read_bytes()[:-1]
+    monkeypatch.setenv("COMPACTOR_KEY_FILE", str(tmp_path / "backup"))
+    assert Keys.default().fingerprint == keys.fingerprint
+    assert keys.fingerprint in keys.export().decode()
+    assert (keys.source, Keys.default().source) == ("host.key", "COMPACTOR_KEY_FILE")
+
+
+class Faults:
+    """Stands for `os` in `files`: call number `at` of those that change the disk goes wrong."""
+
+    CALLS = ("open", "write", "fsync", "link", "replace", "unlink", "fchmod")
+
+    def __init__(self, at: int, how: str) -> None:
+        self.left = at
+        self._how = how
+
+    def __getattr__(self, name: str) -> object:
+        real = (lambda _: None) if name == "fsync" else getattr(os, name)  # to be quick
+        return self._counted(real) if name in self.CALLS else real
+
+    def _counted(self, real: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: Any, **named: Any) -> object:
+            if real is os.open and not args[1] & os.O_CREAT:
+                return real(*args, **named)
+            self.left -= 1
+            if self.left == 0 and self._how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.left == 0 and self._how == "refused":
+                raise OSError(5, "no")
+            result = real(*args, **named)
+            if self.left == 0:
+                if isinstance(result, int) and real is os.open:
+                    os.close(result)
+                raise OSError(5, "done, but it says no")
+            return result
+
+        return call
+
+
+@pytest.fixture
+def sessions(state: Path, tmp_path: Path) -> Callable[[], None]:
+    """Two vaults with a session each under the key in `state`; the call opens them all."""
+    roots = [tmp_path / "a", tmp_path / "b"]
+    for root, names in zip(roots, (("one",), ("two",)), strict=True):
+        vault = Vault.create(root, Keys.default())
+        for name in names:
+            with vault.write(name) as writer:
+                writer.append([(Kind.OPEN, name)])
+    before = Keys.default()
+
+    def check() -> None:
+        for keys in (Keys.default(), before):
+            for vault in (Vault.open(root, keys) for root in roots):
+                for name in vault.sessions():
+                    with vault.read(name) as reader:
+                        assert [reader.value(frame) for frame in reader.frames()] == [name]
+        assert count_slots(state) == (2, 2)
+
+    return check
+
+
+@pytest.mark.parametrize("how", ["refused", "done", "killed"])
+def test_a_rotation_interrupted_anywhere_leaves_every_session_open(
+    how: str, state: Path, sessions: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each file operation, for keys found before and after; the next call ends it."""
+    first = read_key(state / "host.key")
+    copy = state.with_name("copy")
+    shutil.copytree(state, copy)
+    monkeypatch.setattr(files, "os", Faults(0, "never"))
+    at = 0
+    while True:
+        at += 1
+        shutil.rmtree(state)
+        shutil.copytree(copy, state)
+        if interrupted(at, how, state, monkeypatch):
+            sessions()
+            new = read_key(state / "host.key")
+            rotate(state)
+            sessions()
+            # The key that an interrupted call made is the one that stays, if it did.
+            assert new in {first, read_key(state / "host.key")} or not is_rotating(state)
+            assert not [path for path in state.iterdir() if path.name.startswith("host.key.")]
+            assert read_key(state / "host.key") != first
+        else:
+            break
+    assert at > 20
+
+
+def interrupted(at: int, how: str, state: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Rotate with a fault; tell whether it came."""
+    if how == "killed":
+        if (child := os.fork()) == 0:
+            monkeypatch.setattr(files, "os", Faults(at, how))
+            try:
+                rotate(state)
+            finally:
+                os._exit(0)
+        return os.waitpid(child, 0)[1] == signal.SIGKILL
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "os", Faults(at, how))
+        try:
+            rotate(state)
+        except (NotStored, OSError):
+            return True
+    return False
+
+
+def test_after_a_rotation_the_old_key_opens_nothing(
+    state: Path, sessions: Callable[[], None], tmp_path: Path
+) -> None:
+    """All slots are wrapped anew; keys that were found before go on with the new key."""
+    before, old = Keys.default(), read_key(state / "host.key")
+    rotation = rotate(state)
+    assert (rotation.wrapped, rotation.left) == (2, ())
+    sessions()
+    with pytest.raises(WrongKey):
+        Vault.open(tmp_path / "a", Keys(old, state)).read("one")
+    with Vault.open(tmp_path / "a", before).write("three") as writer:
+        writer.append([(Kind.OPEN, "three")])
+    with Vault.open(tmp_path / "a", Keys.default()).read("three") as reader:
+        assert [reader.value(frame) for frame in reader.frames()] == ["three"]
+    assert before.fingerprint == Keys.default().fingerprint
+
+
+def test_a_session_made_during_a_rotation_is_not_lost(
+    state: Path, sessions: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slot comes after the rotation has looked, under the key that goes away."""
+    sessions()
+    keys, publish = Keys.default(), files.Folder.publish
+    rotations: list[None] = []
+
+    def late(folder: files.Folder, name: str, data: bytes, *, durable: bool) -> int:
+        if name == "late.slot" and not rotations:
+            rotations.append(None)
+            rotate(state)
+        return publish(folder, name, data, durable=durable)
+
+    monkeypatch.setattr(files.Folder, "publish", late)
+    with Vault.open(tmp_path / "a", keys).write("late") as writer:
+        writer.append([(Kind.OPEN, "late")])
+    assert rotations
+    with Vault.open(tmp_path / "a", Keys.default()).read("late") as reader:
+        assert [reader.value(frame) for frame in reader.frames()] == ["late"]
+
+
+def test_a_rotation_leaves_what_it_cannot_open(state: Path, sessions: Callable[[], None]) -> None:
+    """Damaged slots and those under a third key stay as they are, and are named."""
+    sessions()
+    (damaged,), (other,) = state.rglob("one.slot"), state.rglob("two.slot")
+    damaged.write_bytes(b"x")
+    kept = other.read_bytes()
+    third = os.urandom(32)
+    Keys(third, state).rewrap(read_key(state / "host.key"))
+    slot = other.read_bytes()
+    rotation = rotate(state)
+    assert (rotation.wrapped, tuple(sorted(rotation.left))) == (0, ("one", "two"))
+    assert (damaged.read_bytes(), other.read_bytes()) == (b"x", slot)
+    assert kept != slot
+
+
+def test_slots_of_a_key_that_was_set_elsewhere_are_wrapped_by_request(
+    vault: Vault, keys: Keys, write: Callable[..., None]
+) -> None:
+    """`rewrap` takes what the old key opens; again, it finds nothing to do."""
+    write("x")
+    old = base64.b64decode(keys.export().splitlines()[1])
+    new = Keys(os.urandom(32), keys.state)
+    assert new.rewrap(old).wrapped == 1
+    assert opens(vault, new)
+    with pytest.raises(WrongKey):
+        opens(vault, keys)
+    assert new.rewrap(old) == type(new.rewrap(old))(0, ())
+
+
+def test_a_host_key_file_that_vanished_comes_back_with_the_next_session(
+    state: Path, vault: Vault
+) -> None:
+    """A running host wraps nothing under a key that no file holds."""
+    keys = Keys.default()
+    shutil.rmtree(state)
+    Vault.open(vault.root, keys).write("one").close()
+    assert Keys.default().fingerprint == keys.fingerprint

@@ -1,0 +1,367 @@
+"""Hold a session to its promises, view by view, from the messages alone."""
+
+import logging
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from json import dumps, loads
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from compactor import Compactor, Keys, Policy, Transcript, View
+
+REMINDER = re.compile(r"\s*(<system-reminder>.*</system-reminder>\s*)+", re.DOTALL)
+LOOKALIKE = re.compile(r"<(?=/?persisted-output\b)", re.IGNORECASE)
+LEAST_PREVIEW = 200
+MEDIA = ("image", "document")
+
+
+def exact(value: object) -> bytes:
+    """Write a value so that two are equal only if they are the same JSON, key order and all."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # a lone surrogate
+        return dumps(value, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [block for block in content or [] if isinstance(block, dict)]
+
+
+def seen(block: dict[str, Any]) -> dict[str, Any]:
+    """Leave out of a block what a client moves about: cache marks, nulls, a lone text's spelling.
+
+    Only blocks and blocks inside them: the input of a call is its tool's business.
+    """
+    kept = {k: v for k, v in block.items() if v is not None and k != "cache_control"}
+    if "content" in kept:
+        kept["content"] = [seen(part) for part in blocks(kept)]
+    return kept
+
+
+def same_form(message: dict[str, Any]) -> str:
+    """Write a message so that two are equal if they say the same to the provider."""
+    return dumps(seen({**message, "content": blocks(message)}), sort_keys=True)
+
+
+def marks(messages: list[Any]) -> list[list[int]]:
+    """Find the blocks that carry a cache mark, on them or inside them."""
+    return [
+        [position, number]
+        for position, message in enumerate(messages)
+        if isinstance(message.get("content"), list)
+        for number, block in enumerate(message["content"])
+        if any(part.get("cache_control") for part in (block, *blocks(block)))
+    ]
+
+
+def turns(messages: list[Any]) -> list[tuple[list[Any], list[Any]]]:
+    """Split into runs of assistant messages and what stands up to the next one."""
+    found: list[tuple[list[Any], list[Any]]] = [([], [])]
+    for message in messages:
+        if message["role"] == "assistant" and found[-1][1]:
+            found.append(([], []))
+        found[-1][message["role"] != "assistant"].append(message)
+    return found
+
+
+def unpaired(messages: list[Any]) -> list[str]:
+    """Find calls and results that are not in one another's turn, whichever way."""
+    found: list[str] = []
+    for number, (replies, answers) in enumerate(turns(messages)):
+        said = [block for message in replies for block in blocks(message)]
+        got = [(m["role"], block) for m in answers for block in blocks(m)]
+        calls = sorted(b["id"] for b in said if b["type"] == "tool_use")
+        results = sorted(b["tool_use_id"] for _, b in got if b["type"] == "tool_result")
+        if calls != results and (answers or results):
+            found.append(f"turn {number}: calls {calls}, results {results}")
+        kinds = [b["type"] == "tool_result" for role, b in got if role == "user"]
+        if kinds != sorted(kinds, reverse=True):
+            found.append(f"turn {number}: a result after other content")
+        if any(b["type"] == "tool_use" for _, b in got):
+            found.append(f"turn {number}: a call that the model did not make")
+        if any(b["type"] == "tool_result" for b in said):
+            found.append(f"turn {number}: a result that the model gave")
+    return found
+
+
+def request(messages: list[Any]) -> list[bytes]:
+    """Return the blocks of the human's newest message, each exactly."""
+    for message in reversed(messages):
+        if message["role"] == "user":
+            found = [
+                exact(block)
+                for block in blocks(message)
+                if block["type"] in MEDIA
+                or (block["type"] == "text" and not REMINDER.fullmatch(block["text"]))
+            ]
+            if found:
+                return found
+    return []
+
+
+def unread(messages: list[Any]) -> list[dict[str, Any]]:
+    """Return the results that no assistant message stands after."""
+    last = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=-1)
+    new = (block for message in messages[last + 1 :] for block in blocks(message))
+    return [block for block in new if block["type"] == "tool_result"]
+
+
+def result_texts(block: dict[str, Any]) -> list[str]:
+    return [part["text"] for part in blocks(block) if part["type"] == "text"]
+
+
+def media(block: dict[str, Any]) -> list[bytes]:
+    return [exact(part) for part in blocks(block) if part["type"] in MEDIA]
+
+
+def size(block: dict[str, Any]) -> int:
+    """Estimate a result as the documents say: three bytes a token, an image 1,600."""
+    length = len("".join(result_texts(block)).encode("utf-8", "surrogatepass"))
+    return length // 3 + 30 + 1_600 * len(media(block))
+
+
+def original(block: dict[str, Any]) -> bytes:
+    """Return what a handle must read: a lone text's UTF-8, else the JSON of the blocks."""
+    parts = [seen(part) for part in blocks(block)]
+    if len(parts) == 1 and parts[0].keys() == {"type", "text"}:
+        return str(parts[0]["text"]).encode("utf-8", "surrogatepass")
+    text = dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def is_shown(was: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Tell whether an unread result is whole, or a preview that has its first characters."""
+    if exact(was) == exact(now):
+        return True
+    text = "\n".join(result_texts(was))
+    note = "\n".join(result_texts(now))
+    head = LOOKALIKE.sub("&lt;", text)[:LEAST_PREVIEW]
+    return (
+        note.startswith("<persisted-output handle=")
+        and f"characters):\n{head}" in note
+        and media(now) == media(was)
+    )
+
+
+def outside(message: dict[str, Any]) -> bytes:
+    """Write all of a message but the content of its results: that is never touched.
+
+    Where cache marks stand, by block, is compared apart.
+    """
+    content = ("content", "cache_control")
+    hidden = [
+        {k: v for k, v in b.items() if k not in content} if b["type"] == "tool_result" else b
+        for b in blocks(message)
+    ]
+    return exact({**message, "content": hidden})
+
+
+class Records(logging.Handler):
+    """Keep warnings and worse."""
+
+    def __init__(self, records: list[logging.LogRecord]) -> None:
+        super().__init__(logging.WARNING)
+        self.records = records
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+class Watch:
+    """One session in a folder of its own; each `view` is held to what is promised of it."""
+
+    def __init__(self, folder: Path, policy: Policy, **arguments: Any) -> None:
+        self.folder = folder
+        self.policy = policy
+        self.arguments = arguments
+        self.originals: dict[str, bytes] = {}
+        self.sent: list[tuple[list[str], list[list[int]]]] = []
+        self.sets = 0
+        self.rewrites = 0
+        self._rewound = self._resumed = False
+        self._before: list[str] | None = None
+        self._last: object = None
+        self._forms: dict[int, tuple[Any, str]] = {}
+        self._history: list[str] = []
+        folder.mkdir()
+        self.session = self._open(folder)
+
+    def _open(self, folder: Path) -> Compactor:
+        keys = Keys(b"k" * 32, folder / "state")
+        return Compactor.open(folder, "one", policy=self.policy, keys=keys)
+
+    def transcript(self) -> Transcript:
+        return Transcript.open(self.folder, "one", Keys(b"k" * 32, self.folder / "state"))
+
+    def _form(self, message: dict[str, Any]) -> str:
+        """Return `same_form`, worked out once for an object that nobody changes."""
+        held = self._forms.get(id(message))
+        if held is None or held[0] is not message:
+            held = self._forms[id(message)] = (message, same_form(message))
+        return held[1]
+
+    def view(self, history: list[Any], policy: Policy | None = None) -> View:
+        """Take a view and hold it to everything that can be seen from outside."""
+        dumped = exact(history)
+        snapshot = sha256(dumped).digest()
+        objects = list(map(id, history))
+        with self._nothing_refused():
+            view = self.session.view(history, policy=policy, **self.arguments)
+        assert sha256(exact(history)).digest() == snapshot, "the history was changed"
+        assert list(map(id, history)) == objects, "the history's messages were exchanged"
+        assert view.degraded is None
+        assert (view.messages is history) == (not view.changed)
+        self._check_content(history, view)
+        self._check_decisions(history, view)
+        self._check_prefix(history, view)
+        marked = marks(view.messages) if b'"cache_control"' in dumped else []
+        self._sent(marked)
+        return view
+
+    @contextmanager
+    def _nothing_refused(self) -> Iterator[None]:
+        """Fail where the engine's own check had to drop a set: the plan was wrong then."""
+        records: list[logging.LogRecord] = []
+        handler = Records(records)
+        logger = logging.getLogger("compactor")
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+        assert not records, records[0].getMessage()
+
+    def _check_content(self, history: list[Any], view: View) -> None:
+        assert unpaired(view.messages) == []
+        assert request(view.messages) == request(history), "the current request"
+        was, now = unread(history), unread(view.messages)
+        assert [b["tool_use_id"] for b in was] == [b["tool_use_id"] for b in now]
+        for a, b in zip(was, now, strict=True):
+            assert is_shown(a, b), f"an unread result: {str(a)[:150]} was shown as {str(b)[:400]}"
+        pairs = zip(history, view.messages, strict=True)
+        other = [(was, now) for was, now in pairs if was is not now]
+        assert all(outside(was) == outside(now) for was, now in other)
+        assert bool(other) == view.changed
+        assert all(marks([was]) == marks([now]) for was, now in other), "a cache mark"
+
+    def _check_decisions(self, history: list[Any], view: View) -> None:
+        self.sets += bool(view.decisions)
+        for decision in view.decisions:
+            place = decision.target
+            whole = blocks(history[place.message])[place.block]
+            shown = blocks(view.messages[place.message])[place.block]
+            assert size(shown) < size(whole), "a decision that does not shrink its block"
+            assert decision.note in result_texts(shown)
+            assert decision.handle in decision.note.split("\n", 1)[0], "the handle comes first"
+            held = self.originals.setdefault(decision.handle, original(whole))
+            assert held == original(whole), "a handle that names two things"
+        if view.changed:
+            assert view.stats.view_tokens < view.stats.original_tokens
+
+    def _check_prefix(self, history: list[Any], view: View) -> None:
+        now = [self._form(message) for message in view.messages]
+        before = self._before if self._before is not None else []
+        pairs = zip(before, now, strict=False)
+        common = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(before), len(now)))
+        rewrites = common if common < min(len(before), len(now)) else None
+        forms = [self._form(message) for message in history]
+        # After a rewind, a mask whose result was unread again holds once it is consumed anew.
+        self._rewound |= forms[: len(self._history)] != self._history
+        if not self._rewound and not view.decisions:
+            assert rewrites is None, "the prefix broke without a set"
+        claimed = view.rewrites_from, view.stable_prefix
+        # A new process knows the last view only where the history goes on from it.
+        unknown = self._resumed and self._rewound and claimed == (None, 0)
+        assert unknown or claimed == (rewrites, common)
+        self._resumed = False
+        self.rewrites += rewrites is not None
+        self._before, self._history = now, forms
+
+    def _sent(self, marked: list[list[int]]) -> None:
+        """Note what was sent; the same request once more is not recorded twice."""
+        record = (self._history, self._before, marked)
+        if record != self._last:
+            self._last = record
+            self.sent.append((self._before or [], marked))
+
+    def again(self, history: list[Any], view: View, policy: Policy | None = None) -> None:
+        """Ask once more: nothing is decided twice."""
+        twice = self.view(history, policy)
+        assert twice.decisions == ()
+        assert twice.rewrites_from is None
+        assert exact(twice.messages) == exact(view.messages)
+
+    def restarted(self, history: list[Any], view: View, policy: Policy | None = None) -> None:
+        """Open a copy of the vault, as after a crash: the same view, bytes and all."""
+        with tempfile.TemporaryDirectory() as name:
+            copy = Path(name) / "copy"
+            shutil.copytree(self.folder, copy)
+            with self._open(copy) as other:
+                fresh = loads(dumps(history))
+                twice = other.view(fresh, policy=policy, **self.arguments)
+            assert twice.degraded is None
+            assert twice.decisions == (), "a restart decided again"
+            assert exact(twice.messages) == exact(view.messages), "other bytes after a restart"
+
+    def crash(self) -> None:
+        """Go on in a copy of the vault; the session that wrote it never closes."""
+        copy = self.folder.with_name(f"{self.folder.name}+")
+        shutil.copytree(self.folder, copy)
+        left, self.folder = self.session, copy
+        self._resume()
+        left.close()
+
+    def reopen(self) -> None:
+        self.session.close()
+        self._resume()
+
+    def _resume(self) -> None:
+        self.session = self._open(self.folder)
+        self._last, self._resumed = None, True
+
+    def reads(self) -> None:
+        """Read every handle ever issued, by the session and by the transcript."""
+        assert set(self.session.handles()) == set(self.originals)
+        with self.transcript() as transcript:
+            assert set(transcript.handles()) == set(self.originals)
+            assert all(one.after < one.before for one in transcript.sets)
+            for handle, content in self.originals.items():
+                assert self.session.read(handle) == content
+                assert transcript.read(handle) == content
+
+    def rebuilt(self) -> None:
+        """Rebuild every request from the transcript alone and compare it with what was sent."""
+        with self.transcript() as transcript:
+            requests = list(transcript.requests())
+        for request_, (messages, marked) in zip(requests, self.sent, strict=False):
+            assert request_.whole, f"request {request_.number} is not what was sent"
+            assert list(map(same_form, request_.messages)) == messages
+            assert request_.marks == marked
+        assert len(requests) == len(self.sent)
+
+    @staticmethod
+    def check_history(stored: list[Any], history: list[Any]) -> None:
+        """Compare what the transcript holds with the history, cache marks and spelling apart."""
+        assert list(map(same_form, stored)) == list(map(same_form, history))
+
+
+@pytest.fixture(scope="session")
+def watch() -> type[Watch]:
+    """Open sessions whose every view is checked."""
+    return Watch
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("COMPACTOR", "COMPACTOR_HOME", "COMPACTOR_KEY", "COMPACTOR_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
