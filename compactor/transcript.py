@@ -104,7 +104,7 @@ class Transcript:
             StorageError: where there is no such session, or the key is missing or wrong.
 
         """
-        return cls(Vault.open(vault_root(root), keys or Keys.default()).read(session))
+        return cls(Vault.open(vault_root(root), keys or Keys.default(make=False)).read(session))
 
     def handles(self) -> list[str]:
         """Return every handle that a note has named, oldest first."""

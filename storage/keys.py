@@ -76,7 +76,8 @@ class Keys:
         A key is 32 bytes in base64. The file is `host.key` in the state folder:
         `COMPACTOR_STATE`, or the platform's place for a user's state. Without `make`
         it is not made before a session needs it. Raises `WrongKey` for a key that is
-        none, `MissingKey` for a named file that is not there, `UnsafePath` for a state
+        none, `MissingKey` for a named file that is not there and for a state folder with
+        slots but no key, `UnsafePath` for a state
         folder or key file that is open to others, `NotStored` if no key file can be made.
         """
         state = state_folder()
@@ -86,6 +87,11 @@ class Keys:
             return cls(read_key(Path(named)), state, source="COMPACTOR_KEY_FILE")
         if not make:
             return cls(next(iter(_on_disk(state)), None), state, source=KEY_FILE)
+        if not _on_disk(state) and count_slots(state)[1]:
+            # A new key would open none of them and stand in the way of the old one.
+            message = f"there are wrapped keys in {state}, but no {KEY_FILE}"
+            hint = f"restore {KEY_FILE} from a backup, or set COMPACTOR_KEY as it was"
+            raise MissingKey(message, where=str(state), hint=hint)
         with storing(str(state / KEY_FILE)):
             key, made = _read_or_make(state, None)
         return cls(key, state, made=made, source=KEY_FILE)

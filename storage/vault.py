@@ -81,7 +81,9 @@ class Vault:
         `WrongKey` if the session exists and its key is not here; `NoTranscript` if
         another vault stands at `root` now; `Damaged`, `UnsafePath`, `NotStored`.
         """
-        return Writer(check_name(session), self._enter_or_make, self._unwrap, wait)
+        return Writer(
+            check_name(session), self._enter_or_make, self._unwrap, wait, self._keys.state
+        )
 
     def read(self, session: str) -> Reader:
         """Open a session for reading; a writer may be at work.

@@ -12,7 +12,7 @@ from compactor.storage import BadName, Keys, Recipient, Vault, WrongKey, recipie
 from compactor.storage.keys import count_slots, is_rotating, read_key, state_folder
 from compactor.transcript import vault_root
 
-_BACKUP = "compactor keys export FILE"
+_BACKUP = "the whole state folder: the host key alone opens nothing without the slots in it"
 _CODES = """\
 \b
 Exit codes:
@@ -202,9 +202,11 @@ def list_(*, workspaces: tuple[Path, ...], as_json: bool) -> None:
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--force", is_flag=True, help="Write to the terminal, if FILE is - and that is one.")
 def export(*, file: Path, force: bool) -> None:
-    """Write the host key to a new FILE (0600) for safe keeping, or to stdout (-).
+    """Write the host key to a new FILE (0600), or to stdout (-).
 
-    COMPACTOR_KEY_FILE can name the file; nothing is ever overwritten.
+    It opens sessions together with their slots in the state folder: keep a copy of that, too, or
+    set a recovery recipient, whose key needs nothing else. COMPACTOR_KEY_FILE can name the file;
+    nothing is ever overwritten.
     """
     data = Keys.default(make=False).export()
     if str(file) != "-":
@@ -248,7 +250,7 @@ def rotate_(*, old: Path | None, as_json: bool) -> None:
         click.echo(f"{done.wrapped} slots are under the host key {fingerprint} now")
     for session in done.left:
         click.echo(f"warning: session {session}: damaged, or under a third key", err=True)
-    _hint(f"back the host key up: {_BACKUP}")
+    _hint(f"back up {_BACKUP}")
     sys.exit(1 if done.left else 0)
 
 

@@ -135,7 +135,8 @@ def _place(vault: Path | None) -> Iterator[tuple[Path, Keys]]:
         if keys.made:
             click.echo(
                 f"note: a host key was made: {keys.state / 'host.key'}\n"
-                "note: back it up; without it these transcripts never open again",
+                "note: back that folder up, or set a recovery key (compactor keys --help); "
+                "without it these transcripts never open again",
                 err=True,
             )
         yield vault, keys

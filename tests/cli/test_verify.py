@@ -16,7 +16,7 @@ import pytest
 import compactor.cli
 from compactor import Compactor, Keys, Policy
 from compactor.cli.verify import CODES
-from compactor.storage import Kind, Vault, Writer, check_name
+from compactor.storage import Kind, Vault
 from compactor.storage.audit import Verdict
 from compactor.storage.heads import Heads
 from compactor.storage.names import unb32
@@ -35,20 +35,11 @@ class Said(NamedTuple):
 
 @pytest.fixture(autouse=True)
 def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state folder and a key of one's own; nobody waits for the disk.
-
-    Until `Vault.write` names the state folder itself, the heads are kept from here.
-    """
-
-    def write(self: Vault, session: str, wait: float = 0.0) -> Writer:
-        enter, unwrap = self._enter_or_make, self._unwrap
-        return Writer(check_name(session), enter, unwrap, wait, self._keys.state)
-
+    """A state folder and a key of one's own; nobody waits for the disk."""
     for name in ("COMPACTOR", "COMPACTOR_HOME", "COMPACTOR_KEY_FILE", "COMPACTOR_IDENTITY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COMPACTOR_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("COMPACTOR_KEY", HOST_KEY)
-    monkeypatch.setattr(Vault, "write", write)
     monkeypatch.setattr("os.fsync", lambda _: None)
     monkeypatch.setattr("os.fdatasync", lambda _: None)
 

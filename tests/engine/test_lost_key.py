@@ -5,7 +5,7 @@ import shutil
 import pytest
 from histories import World, conversation
 
-from compactor import Compactor, Keys
+from compactor import Compactor, Keys, Transcript
 from compactor.storage import Kind, MissingKey, WrongKey
 
 
@@ -43,6 +43,45 @@ def test_the_successor_is_found_again(world: World) -> None:
             with world.open() as session:
                 session.view(history)
                 assert session.session == f"one.{number}"
+
+
+def test_a_lost_host_key_is_not_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new one would open none of the wrapped keys, and hide that the old one is missing."""
+    state = world.folder / "own-state"
+    for name in ("COMPACTOR_KEY", "COMPACTOR_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COMPACTOR_STATE", str(state))
+    with Compactor.open(world.folder, "own") as session:
+        session.view(conversation(1))
+    saved = (state / "host.key").read_bytes()
+    (state / "host.key").unlink()
+    for open_it in (Compactor.open, Transcript.open):
+        with pytest.raises(MissingKey):
+            open_it(world.folder, "own")
+        assert not (state / "host.key").exists()
+    (state / "host.key").touch(0o600)
+    (state / "host.key").write_bytes(saved)
+    with Transcript.open(world.folder, "own") as transcript:
+        assert transcript.messages() == conversation(1)
+
+
+def test_a_copy_of_the_state_folder_is_the_backup(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What README says to back up is what opens the transcripts again."""
+    monkeypatch.setenv("COMPACTOR_STATE", str(world.folder / "own-state"))
+    for name in ("COMPACTOR_KEY", "COMPACTOR_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    with Compactor.open(world.folder, "own") as session:
+        session.view(conversation(1))
+    shutil.copytree(world.folder / "own-state", world.folder / "backup")
+    shutil.rmtree(world.folder / "own-state")
+    with pytest.raises(MissingKey):
+        Transcript.open(world.folder, "own")
+    assert not (world.folder / "own-state").exists()
+    monkeypatch.setenv("COMPACTOR_STATE", str(world.folder / "backup"))
+    with Transcript.open(world.folder, "own") as transcript:
+        assert transcript.messages() == conversation(1)
 
 
 def test_another_host_key_is_an_error_and_no_new_session(world: World) -> None:

@@ -37,7 +37,7 @@ def test_modes_do_not_depend_on_the_umask(tmp_path: Path) -> None:
         writer.renew()
         writer.append([(Kind.MESSAGES, "x")])
     modes = all_modes(tmp_path)
-    assert len(modes) == 15
+    assert len(modes) == 18
     wrong = {
         name: oct(mode)
         for name, mode in modes.items()
@@ -185,7 +185,7 @@ def test_another_user_gets_nothing_and_works_under_any_umask() -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         modes = all_modes(top / "mine")
-        assert len(modes) == 13
+        assert len(modes) == 16
         assert set(modes.values()) == {0o600, 0o700}
         (top / "theirs").chmod(0o700)
         os.chown(top / "theirs", 65534, 65534)

@@ -21,8 +21,6 @@ from compactor.storage import (
     NoTranscript,
     StorageError,
     Vault,
-    Writer,
-    check_name,
 )
 from compactor.storage.audit import Audit, Finding, Verdict, unopened
 from compactor.storage.frames import FIRST_FRAME, HEADER_SIZE
@@ -42,14 +40,9 @@ RECORDS: list[tuple[Kind, Any]] = [
 
 
 @pytest.fixture(autouse=True)
-def _heads_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until `Vault.write` names the state folder itself; and nobody waits for the disk."""
+def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a power cut could tell."""
 
-    def write(self: Vault, session: str, wait: float = 0.0) -> Writer:
-        enter, unwrap = self._enter_or_make, self._unwrap
-        return Writer(check_name(session), enter, unwrap, wait, self._keys.state)
-
-    monkeypatch.setattr(Vault, "write", write)
     monkeypatch.setattr("os.fsync", lambda _: None)
     monkeypatch.setattr("os.fdatasync", lambda _: None)
 

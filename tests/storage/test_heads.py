@@ -9,21 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from compactor.storage import Damaged, Keys, Kind, Vault, Writer, check_name, files
+from compactor.storage import Damaged, Keys, Kind, Vault, files
 from compactor.storage.frames import HEAD_SIZE, Head, digest
 from compactor.storage.heads import Heads, KnownHead
 from compactor.storage.names import unb32
-
-
-@pytest.fixture(autouse=True)
-def _heads_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until `Vault.write` names the state folder itself."""
-
-    def write(self: Vault, session: str, wait: float = 0.0) -> Writer:
-        enter, unwrap = self._enter_or_make, self._unwrap
-        return Writer(check_name(session), enter, unwrap, wait, self._keys.state)
-
-    monkeypatch.setattr(Vault, "write", write)
 
 
 @pytest.fixture(autouse=True)
