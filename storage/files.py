@@ -68,7 +68,8 @@ class Folder:
         try:
             if made:
                 os.fchmod(fd, FOLDER_MODE)
-                self.sync()
+            if create:
+                self.sync()  # also if found: whoever made it may have been killed before this
             _check_ours(os.fstat(fd), path, FOLDER_MODE)
         except BaseException:
             folder.close()
@@ -145,9 +146,11 @@ class Folder:
             self.remove(temp)
             if durable:
                 self.sync()
-        except BaseException:
+        except BaseException as error:
             close(fd)
             self.remove(temp)
+            if durable and isinstance(error, FileExistsError):
+                self.sync()  # for whoever put it there, as in `enter`
             raise
         return fd
 

@@ -147,7 +147,11 @@ class Heads:
         """
         record = {"format": _FORMAT, "heads": [dataclasses.asdict(head) for head in heads]}
         data, name = json.dumps(record).encode() + b"\n", self.path(session).name
-        with self._folder(create=True) as folder:
+        try:
+            folder = self._folder(create=False)
+        except FileNotFoundError:
+            folder = self._folder(create=True)
+        with folder:
             if durable:
                 folder.replace(name, data)
             else:

@@ -374,6 +374,8 @@ def _read_or_make(state: Path, known: bytes | None) -> tuple[bytes, bool]:
                 key = known or secrets.token_bytes(KEY_SIZE)
                 close(folder.publish(KEY_FILE, _spell(key), durable=True))
                 made = True
+        else:
+            folder.sync()  # whoever made it may have been killed before this
         return _load(folder, KEY_FILE), made
 
 

@@ -39,13 +39,15 @@ def make_store(root: Path, store: bytes) -> bytes:
     """
     with Folder.open(root, create=True) as folder:
         try:
-            return _read(folder)
+            store = _read(folder)
+            folder.sync()  # whoever made it may have been killed before this
         except NoTranscript:
             _publish(folder, ".gitignore", b"*\n")
             created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
             record = {"format": FORMAT, "store_id": b32(store), "created": created}
             _publish(folder, _STORE, json.dumps(record).encode() + b"\n")
-        return _read(folder)
+            store = _read(folder)
+        return store
 
 
 def _publish(folder: Folder, name: str, data: bytes) -> None:
