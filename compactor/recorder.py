@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from compactor.storage import Kind, StorageError, Vault, Writer
+from compactor.storage import Kind, NoTranscript, StorageError, Vault, Writer
 
 from .decisions import DecisionSet, encode_digest
 from .index import Edit, Index
@@ -79,25 +79,49 @@ class Recorder:
         self._rest = self._rested = 0  # turns to leave the disk alone, and how many have passed
         self._refused: StorageError | OSError | None = None
         self._writer: Writer | None = None
-        self._start(wait)
+        self._failed: Writer | None = None  # holds the session while it has no lane
+        self._renewing = False
+        try:
+            self._start(wait)
+        except BaseException:
+            self._release()
+            raise
         self.sets = tuple(self._recorded.sets.values())
         self.sent, self.anchor = self._recorded.sent, self._recorded.anchor
 
     def _start(self, wait: float = 0) -> Writer:
+        """Begin a lane, and read what the transcript holds."""
         vault = self._open_vault()
-        writer = vault.write(self.session, wait)
+        writer = self._renewed() or vault.write(self.session, wait)
         try:
             self._recorded = Recorded()
-            if writer.resumed:
+            if self._renewing or writer.resumed:
                 with vault.read(self.session) as reader:
                     self._recorded = Recorded.read(reader)
             writer.append([(Kind.OPEN, {**self._about, **_place(), **_previous(writer)})])
         except BaseException:
-            writer.close()
+            self._failed = writer
             raise
         # Until the first turn has been written, what the vault holds is compared with the
         # history at hand instead of being assumed.
         self._writer, self._behind, self._last = writer, True, None
+        return writer
+
+    def _renewed(self) -> Writer | None:
+        """Let the writer whose lane failed begin the next: it knows what it must not trust."""
+        writer, self._failed = self._failed, None
+        self._renewing = writer is not None
+        if writer is None:
+            return None
+        try:
+            writer.renew()
+        except NoTranscript:  # another vault stands there now
+            writer.close()
+            self._renewing = False
+            return None
+        except BaseException:
+            self._failed = writer
+            raise
         return writer
 
     def turn(self, index: Index, edit: Edit, one: DecisionSet | None, prepared: Prepared) -> None:
@@ -151,7 +175,13 @@ class Recorder:
 
     def abandon(self) -> None:
         """Give up the lane: the next turn compares what is stored with the history at hand."""
-        writer, self._writer = self._writer, None
+        if self._writer is not None:
+            self._failed, self._writer = self._writer, None
+
+    def _release(self) -> None:
+        """Let the session go, for this or another process to open."""
+        self.abandon()
+        writer, self._failed = self._failed, None
         if writer is not None:
             with suppress(StorageError, OSError):
                 writer.close()
@@ -261,7 +291,7 @@ class Recorder:
         try:
             self._again(self._finish)
         finally:
-            self.abandon()
+            self._release()
 
     def _finish(self, writer: Writer, index: Index | None) -> None:
         body: JsonObject = {"time": _now()}
