@@ -151,5 +151,9 @@ class Reader:
 
     def _blob_folder(self) -> Folder:
         if self._blobs is None:
-            self._blobs = self._folder.enter("blobs")
+            try:
+                self._blobs = self._folder.enter("blobs")
+            except FileNotFoundError:
+                message = "the folder of blobs is missing, though a record names one"
+                raise Damaged(message, where=str(self._folder.path)) from None
         return self._blobs

@@ -1,20 +1,15 @@
 """Ranges: of a sealed message, and of a blob; what was not asked for is not touched."""
 
 import errno
-import hashlib
 import itertools
-import json
 import os
 import struct
 import sys
-import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography.cobblestone import Cobblestone256Decryptor
-from cryptography.exceptions import InvalidTag
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,8 +26,6 @@ else:
 
 KEY, CONTEXT = bytes(range(32)), b"here"
 SESSION = SessionKeys.derive(bytes(32), bytes(16), "one")
-VECTORS = json.loads((Path(__file__).parent / "vectors/cobblestone_256.json").read_text())
-TESTS = [test for group in VECTORS["testGroups"] for test in group["tests"]]
 EDGES = [n * CHUNK + step for n in range(3) for step in (-1, 0, 1) if n or step >= 0]
 SPAN = 3 * FRAME
 
@@ -74,40 +67,6 @@ def blob(content: bytes) -> Blob:
 # The parts of a message.
 
 
-@pytest.mark.parametrize("test", TESTS, ids=[f"{t['tcId']}: {t['comment']}" for t in TESTS])
-def test_vectors_of_wycheproof(test: dict[str, Any]) -> None:
-    """Our reader and that of `cryptography` say the same as the vectors."""
-    key, context = bytes.fromhex(test["key"]), bytes.fromhex(test["ctx"])
-    sealed = zlib.decompress(bytes.fromhex(test["ct"]))
-    assert test["result"] in {"valid", "invalid"}
-    if test["result"] == "valid":
-        whole = theirs(sealed, key, context)
-        mine = message(sealed, key, context)
-        assert mine.size == len(whole) == test["msgLength"]
-        assert mine.read(len(whole), 0) == whole
-        assert hashlib.sha512(whole).hexdigest() == test["msgSha512"]
-        return
-    with pytest.raises((InvalidTag, ValueError)):
-        theirs(sealed, key, context)
-    if "ValidFinalChunk" not in test["flags"]:
-        with pytest.raises(WrongKey if "InvalidKeySize" in test["flags"] else Damaged):
-            message(sealed, key, context)
-        return
-    mine = message(sealed, key, context)
-    with pytest.raises(Damaged):
-        mine.read(mine.size, 0)
-    if "PartialPlaintext" in test["flags"]:
-        whole = mine.read(test["msgLength"], 0)
-        assert hashlib.sha512(whole).hexdigest() == test["msgSha512"]
-
-
-def test_the_vectors_are_all_there() -> None:
-    """Both kinds, and the key sizes."""
-    assert len(TESTS) == VECTORS["numberOfTests"] == 35
-    assert sum(test["result"] == "valid" for test in TESTS) == 10
-    assert sum("InvalidKeySize" in test["flags"] for test in TESTS) == 2
-
-
 @pytest.mark.parametrize("size", EDGES)
 def test_every_range_around_the_edges_of_chunks(size: int) -> None:
     """Equals the same range of the whole decryption, in any order of reading."""
@@ -128,7 +87,7 @@ def test_any_range_of_any_message(size: int, start: int, length: int) -> None:
 
 
 @given(st.lists(st.binary(max_size=99) | st.just(bytes(CHUNK)), max_size=5))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_sealing_in_pieces_is_sealing(pieces: list[bytes]) -> None:
     """However they are cut."""
     whole = b"".join(pieces)
@@ -194,7 +153,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=6), st.integers(0, SPAN), st.integers(0, SPAN))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_ranges_of_a_blob(pieces: list[bytes], start: int, length: int) -> None:
     """Equal those of the content, up to its end."""
     content = b"".join(pieces)
