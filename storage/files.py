@@ -73,6 +73,9 @@ class Folder:
             _check_ours(os.fstat(fd), path, FOLDER_MODE)
         except BaseException:
             folder.close()
+            if made:  # a name whose sync failed must not be found and trusted by the next try
+                with contextlib.suppress(OSError):
+                    os.rmdir(name, dir_fd=self._fd)
             raise
         return folder
 
@@ -145,7 +148,7 @@ class Folder:
             os.link(temp, name, src_dir_fd=self._fd, dst_dir_fd=self._fd, follow_symlinks=False)
             self.remove(temp)
             if durable:
-                self.sync()
+                self._sync_name(name)
         except BaseException as error:
             close(fd)
             self.remove(temp)
@@ -153,6 +156,14 @@ class Folder:
                 self.sync()  # for whoever put it there, as in `enter`
             raise
         return fd
+
+    def _sync_name(self, name: str) -> None:
+        """Make a new name durable, or take it back: the next try must not find and trust it."""
+        try:
+            self.sync()
+        except BaseException:
+            self.remove(name)
+            raise
 
     def replace(self, name: str, data: bytes) -> None:
         """Put `data` under `name` in place of what stands there, durably, in one step."""

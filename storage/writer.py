@@ -138,9 +138,11 @@ class Writer:
             undo.pop_all()
 
     def _detach(self) -> None:
-        self._blobs.close()
-        self._folder.close()
-        self._lock.release()
+        try:
+            self._blobs.close()
+            self._folder.close()
+        finally:
+            self._lock.release()
 
     def _begin_lane(self) -> None:
         self._numbers = lane_numbers(self._folder)

@@ -89,10 +89,6 @@ def test_what_a_killed_process_left_unsynced_is_synced_by_the_next(
     assert {key: text for key, text in found.items() if text} == {}
 
 
-@pytest.mark.xfail(
-    reason="after a failed fsync of a folder the next try finds the name and trusts it",
-    strict=False,
-)
 def test_a_failed_sync_of_the_set_up_is_not_trusted(counts: dict[str, int]) -> None:
     """Each fsync of the set-up refuses once; the caller tries again, and the power is cut."""
     found = {}
