@@ -35,7 +35,7 @@ class Recorded:
 
     @classmethod
     def read(cls, reader: Reader) -> Self:
-        """Read everything but messages.
+        """Read everything but messages, of which it is only seen whether they open.
 
         A damaged record costs what it said. After damage, and after a writer that did not close,
         no message counts as recorded: after a power
@@ -52,6 +52,7 @@ class Recorded:
             closed = closed and frame.kind in {Kind.OPEN, Kind.CLOSE}
             if frame.kind is Kind.MESSAGES:
                 made.length = None
+                whole = whole and reader.opens(frame)
                 continue
             try:
                 body = reader.value(frame)

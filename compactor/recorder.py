@@ -346,13 +346,15 @@ def _now() -> int:
 
 
 def _place() -> JsonObject:
-    boot = Path("/proc/sys/kernel/random/boot_id")
+    boot = None
+    with suppress(OSError):  # Linux has it
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     known = {
         "time": _now(),
         "host": socket.gethostname(),
         "system": platform.system(),
         "process": os.getpid(),
-        "boot": boot.read_text().strip() if boot.exists() else None,
+        "boot": boot,
     }
     return {name: value for name, value in known.items() if value is not None}
 

@@ -11,15 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from compactor.storage import Kind, StorageError, Vault
-from compactor.storage.audit import (
-    NEVER_SYNCED,
-    Audit,
-    AuditedLane,
-    Finding,
-    Verdict,
-    unopened,
-    worst,
-)
+from compactor.storage.audit import NEVER_SYNCED
+from compactor.storage.findings import Audit, AuditedLane, Finding, Verdict, unopened, worst
 from compactor.storage.heads import KnownHead
 
 from .decisions import encode_digest

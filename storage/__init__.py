@@ -14,6 +14,7 @@ from .errors import (
     NotStored,
     SessionBusy,
     StorageError,
+    Unreadable,
     UnsafePath,
     WrongKey,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "SessionBusy",
     "Shared",
     "StorageError",
+    "Unreadable",
     "UnsafePath",
     "Vault",
     "Writer",

@@ -7,20 +7,17 @@ every blob that a record names, and the heads that were known before.
 
 import contextlib
 import datetime as dt
-import enum
 import hashlib
 import json
-import os
-import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from . import files
 from .blobs import Blob
-from .errors import Damaged, MissingKey, NoTranscript, StorageError, UnsafePath, WrongKey
+from .errors import Damaged, UnsafePath, WrongKey
 from .files import Folder
+from .findings import Audit, AuditedLane, Finding, Verdict, finding, reason
 from .frames import (
     FIRST_FRAME,
     HEAD_SIZE,
@@ -33,105 +30,17 @@ from .frames import (
 )
 from .heads import KnownHead, load_store_file
 from .lanes import lane_name, lane_numbers
+from .locks import has_writer
 from .names import b32
 from .records import JSON, Kind, decode
 from .scan import TORN, Gap, lane_id, walk
 from .sealing import SessionKeys
-
-if sys.platform != "win32":
-    import fcntl
 
 NEVER_SYNCED = " (never synced)"
 _STORE_CHANGED = "STORE.json is not as it was written"
 _WINDOW = 1024 * 1024  # bytes searched at a time for what is not zero
 
 Progress = Callable[[int, int], None]
-
-
-class Verdict(enum.StrEnum):
-    """What a finding makes of its session, from best to worst."""
-
-    WHOLE = "whole"  # of a finding: a remark
-    IN_USE = "open, in use"
-    OPEN = "open tail"
-    MISSING_KEY = "missing key"
-    WRONG_KEY = "wrong key"
-    UNREADABLE = "unreadable"
-    OLDER = "older than last seen"
-    DAMAGED = "damaged"
-
-
-_RANK: Final = {verdict: rank for rank, verdict in enumerate(Verdict)}
-
-
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the worst of some verdicts; of none, `WHOLE`."""
-    return max(verdicts, key=_RANK.__getitem__, default=Verdict.WHOLE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that is not as a closed session's is, and where.
-
-    `what` says it without content. `lane` is the lane's number, `first` and `last` are sequence
-    numbers in it, `offset` and `size` bytes of its file; `blob` is a blob's name; `head` the
-    known head that says so.
-    """
-
-    verdict: Verdict
-    what: str
-    lane: int | None = None
-    first: int | None = None
-    last: int | None = None
-    offset: int | None = None
-    size: int | None = None
-    blob: str | None = None
-    head: KnownHead | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AuditedLane:
-    """What was found in one lane.
-
-    `id` is None where no copy of the header opens. `first` is the kind and, for an open record,
-    the value of the record with number 1 (None where it does not open). `last` is the SHA-256 of
-    the last whole frame. `closed` tells whether a close record ends it.
-    """
-
-    number: int
-    id: str | None
-    records: int
-    first: tuple[Kind, JSON] | None
-    last: bytes | None
-    closed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Audit:
-    """The result for one session.
-
-    `records`, `blobs` and `requests` count what opens; `unreferenced` blobs are named by no
-    record and `temporaries` are half-written files (a killed writer leaves both); `read` is in
-    bytes, of blobs their content. `compared` counts the known heads that were looked for, `head`
-    is the newest one now.
-    """
-
-    session: str
-    findings: tuple[Finding, ...]
-    lanes: tuple[AuditedLane, ...] = ()
-    records: int = 0
-    requests: int = 0
-    blobs: int = 0
-    unreferenced: int = 0
-    temporaries: int = 0
-    read: int = 0
-    compared: int = 0
-    head: KnownHead | None = None
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst of the findings."""
-        return worst(finding.verdict for finding in self.findings)
 
 
 @dataclass(slots=True)
@@ -157,7 +66,7 @@ class _Lane:
         """Keep a finding, joined with the last one where it goes on from it."""
         held = self.faults[-1] if self.faults else None
         border = self.synced.seq if self.synced else None
-        if held is not None and held.last != border and _goes_on(held, fault):
+        if held is not None and held.last != border and held.goes_on(fault):
             size = (held.size or 0) + (fault.size or 0)
             self.faults[-1] = replace(held, last=fault.last, size=size)
         else:
@@ -226,7 +135,7 @@ class Auditor:
         )
 
     def _find(self, verdict: Verdict, what: str, **where: int | str | KnownHead | None) -> None:
-        self._findings.append(_finding(verdict, what, **where))
+        self._findings.append(finding(verdict, what, **where))
 
     def _look_at_store(self) -> None:
         """STORE.json is in clear: it must be spelled as it is written."""
@@ -260,12 +169,12 @@ class Auditor:
             # A writer that wrote nothing removed it meanwhile.
             return lane
         except (UnsafePath, OSError) as error:
-            self._find(Verdict.UNREADABLE, _reason(error), lane=number)
+            self._find(Verdict.UNREADABLE, reason(error), lane=number)
             return lane
         try:
             self._read_lane(lane, fd, in_use=in_use)
         except OSError as error:
-            self._find(Verdict.UNREADABLE, _reason(error), lane=number, first=lane.seq + 1)
+            self._find(Verdict.UNREADABLE, reason(error), lane=number, first=lane.seq + 1)
         finally:
             files.close(fd)
         self._findings += [self._excused(lane, fault) for fault in lane.faults]
@@ -276,7 +185,7 @@ class Auditor:
         self._read += size
         opened = Verdict.IN_USE if in_use else Verdict.OPEN
         if size < FIRST_FRAME:
-            lane.add(_finding(opened, "torn header", lane=lane.number, offset=0, size=size))
+            lane.add(finding(opened, "torn header", lane=lane.number, offset=0, size=size))
             return
         self._open_header(lane, files.read_at(fd, FIRST_FRAME, 0))
         torn = False
@@ -292,7 +201,7 @@ class Auditor:
         self._progress(self._done, self._all)
         if not lane.closed and not torn and lane.header is not None:
             what = "no close record"
-            lane.add(_finding(opened, what, lane=lane.number, first=lane.seq + 1))
+            lane.add(finding(opened, what, lane=lane.number, first=lane.seq + 1))
 
     def _open_header(self, lane: _Lane, start: bytes) -> None:
         where = f"lane {lane.number}"
@@ -329,7 +238,7 @@ class Auditor:
                 what = "damaged bytes at the end"
             first = lane.seq + 1
         place = {"lane": lane.number, "offset": gap.offset, "size": gap.size}
-        lane.add(_finding(verdict, what, **place, first=first, last=last))
+        lane.add(finding(verdict, what, **place, first=first, last=last))
 
     def _record(self, lane: _Lane, head: Head, offset: int, frame: bytes) -> None:
         lane.seq, lane.end, lane.closed = head.seq, offset + head.size, False
@@ -345,15 +254,15 @@ class Auditor:
             kind = Kind(head.kind)
             value = decode(body, _noting(names), where=where)
         except Damaged:
-            lane.add(_finding(Verdict.DAMAGED, "does not open", **place))
+            lane.add(finding(Verdict.DAMAGED, "does not open", **place))
             return
         except ValueError:
             what = "a kind of record that this version does not know"
-            lane.add(_finding(Verdict.DAMAGED, what, **place))
+            lane.add(finding(Verdict.DAMAGED, what, **place))
             return
         if before is not None and its != before:
             what = "does not follow the record before it"
-            lane.add(_finding(Verdict.DAMAGED, what, **place))
+            lane.add(finding(Verdict.DAMAGED, what, **place))
         lane.before = lane.last
         lane.records += 1
         self._requests += kind is Kind.REQUEST
@@ -375,14 +284,14 @@ class Auditor:
         if name not in self._bad:
             try:
                 if self._blobs is None:
-                    return _finding(Verdict.DAMAGED, "the blob is missing", blob=name)
+                    return finding(Verdict.DAMAGED, "the blob is missing", blob=name)
                 with Blob.open(self._blobs, self._keys, name) as blob:
                     for page in blob.pages():
                         self._read += len(page)
             except Damaged as error:
-                self._bad[name] = _finding(Verdict.DAMAGED, str(error), blob=name)
+                self._bad[name] = finding(Verdict.DAMAGED, str(error), blob=name)
             except (UnsafePath, OSError) as error:
-                self._bad[name] = _finding(Verdict.UNREADABLE, _reason(error), blob=name)
+                self._bad[name] = finding(Verdict.UNREADABLE, reason(error), blob=name)
             else:
                 self._good.add(name)
         return self._bad.get(name)
@@ -459,45 +368,6 @@ class Auditor:
         return None
 
 
-def unopened(session: str, error: Exception, heads: Sequence[KnownHead] = ()) -> Audit:
-    """Make the result for a session that could not be opened at all."""
-    kinds: dict[type[Exception], Verdict] = {
-        MissingKey: Verdict.MISSING_KEY,
-        WrongKey: Verdict.WRONG_KEY,
-        Damaged: Verdict.DAMAGED,
-        NoTranscript: Verdict.OLDER if heads else Verdict.UNREADABLE,
-    }
-    verdict = next((kinds[kind] for kind in kinds if isinstance(error, kind)), Verdict.UNREADABLE)
-    head = heads[0] if heads and verdict is Verdict.OLDER else None
-    what = "the session is gone" if head else _reason(error)
-    return Audit(session, (Finding(verdict=verdict, what=what, head=head),), compared=len(heads))
-
-
-def has_writer(folder: Folder) -> bool:
-    """Tell whether a writer holds the lock of the session in `folder` now.
-
-    Takes a shared lock for a moment, in which a writer that does not wait would be refused.
-    Where locks cannot be asked (Windows), no.
-    """
-    if sys.platform == "win32":
-        return False
-    try:
-        fd = folder.open_file("lock")
-    except (UnsafePath, OSError):
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        files.close(fd)
-    return False
-
-
-def _finding(verdict: Verdict, what: str, **where: int | str | KnownHead | None) -> Finding:
-    return Finding(verdict=verdict, what=what, **where)  # type: ignore[arg-type]
-
-
 def _noting(names: list[str]) -> Callable[[str], bytes]:
     """Note which blobs a record names; "null" is a text and a JSON value, so any form is met."""
 
@@ -527,20 +397,3 @@ def _is_cut_short(fd: int, gap: Gap, seq: int) -> bool:
         not any(files.read_at(fd, min(_WINDOW, end - offset), offset))
         for offset in range(gap.offset + HEAD_SIZE, end, _WINDOW)
     )
-
-
-def _goes_on(held: Finding, finding: Finding) -> bool:
-    places = (held.offset, held.size, held.last, finding.first, finding.last)
-    return (
-        None not in places
-        and (held.verdict, held.what, held.lane) == (finding.verdict, finding.what, finding.lane)
-        and finding.first == (held.last or 0) + 1
-        and finding.offset == (held.offset or 0) + (held.size or 0)
-    )
-
-
-def _reason(error: Exception) -> str:
-    """Say what the system or this package says; neither holds content."""
-    if isinstance(error, OSError) and error.errno and not isinstance(error, StorageError):
-        return os.strerror(error.errno)
-    return str(error)

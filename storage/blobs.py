@@ -11,8 +11,6 @@ import contextlib
 import errno
 import hmac
 import io
-import os
-import secrets
 import struct
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -71,15 +69,22 @@ class Blobs:
 
         Raises `OSError`; a file whose sync failed is written anew when it is put again.
         """
+        self._check_kept()
         while self._pending:
             name, fd = next(iter(self._pending.items()))
-            if not files.is_linked(fd):
-                raise FileNotFoundError(errno.ENOENT, "a blob was removed before its sync")
             files.sync_file(fd)
             files.close(self._pending.pop(name))
         if self._fresh:
             self._folder.sync()
             self._fresh.clear()
+
+    def _check_kept(self) -> None:
+        """Find out whether somebody removed what this process stored; that is put again then."""
+        there = {name.removesuffix(".blob") for name in self._folder.names()}
+        gone = self._stored - there
+        if gone or any(not files.is_linked(fd) for fd in self._pending.values()):
+            self._stored -= gone
+            raise FileNotFoundError(errno.ENOENT, "blobs were removed")
 
     def distrust(self) -> None:
         """Forget what is not synced, after a failed sync: a second fsync may lie."""
@@ -87,7 +92,8 @@ class Blobs:
         self._stored -= self._fresh
         self._fresh.clear()
         for fd in self._pending.values():
-            files.close(fd)
+            with contextlib.suppress(OSError):  # what is not synced may be lost anyway
+                files.close(fd)
         self._pending.clear()
 
     def in_place(self) -> bool:
@@ -103,8 +109,11 @@ class Blobs:
         file = f"{name}.blob"
         if name in self._suspect or not self._same(file, name, content):
             self._suspect.add(name)
-            fd = _publish(self._folder, file, _sealed(self._keys, name, content))
-            if fd is not None:
+            try:
+                fd = self._folder.publish(file, _sealed(self._keys, name, content), durable=False)
+            except FileExistsError:  # torn, or not to be trusted
+                self._folder.replace(file, _sealed(self._keys, name, content))
+            else:
                 self._wait(name, fd)
             self._suspect.discard(name)
 
@@ -138,7 +147,7 @@ class Blob:
     `size` is its bytes and `lines` its lines (a last one without line feed counts).
     Only the pieces that a call needs are read and expanded, less than 1 MiB at a time
     whatever the size; each is authenticated, and bound to the blob's name, before
-    any of it is returned. Methods raise `Damaged` and `OSError`.
+    any of it is returned. Methods raise `Damaged` and `Unreadable`.
     """
 
     __slots__ = ("_file", "_keys", "_name", "_pack", "lines", "size")
@@ -244,7 +253,8 @@ class _File:
         self.fd = fd
 
     def read_at(self, size: int, offset: int) -> bytes:
-        return files.read_at(self.fd, size, offset)
+        with files.reading("a blob"):
+            return files.read_at(self.fd, size, offset)
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1
@@ -252,7 +262,8 @@ class _File:
             files.close(fd)
 
     def __del__(self) -> None:
-        self.close()
+        with contextlib.suppress(OSError):
+            self.close()
 
 
 class _Pack:
@@ -367,34 +378,6 @@ def _sealed(keys: SessionKeys, name: str, content: bytes) -> Iterator[bytes]:
     header = _header(keys, name)
     yield header
     yield from seal_pieces(keys.blob, keys.context(b"blob", header), _packed(content))
-
-
-def _publish(folder: Folder, file: str, pieces: Iterable[bytes]) -> int | None:
-    """Make `file` appear with all the pieces or not at all; they are written as they come.
-
-    As `Folder.publish` without `durable`: returns the open file. Where something
-    stands under the name it is replaced as by `Folder.replace`, durably, and None
-    is returned.
-    """
-    temp = f"{file}.{secrets.token_hex(8)}.tmp"
-    at = folder._fd  # noqa: SLF001 — `Folder` publishes bytes only
-    fd = folder.create(temp)
-    try:
-        for piece in pieces:
-            files.write_all(fd, piece)
-        with contextlib.suppress(FileExistsError):
-            os.link(temp, file, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
-            folder.remove(temp)
-            return fd
-        files.sync_file(fd)
-        os.replace(temp, file, src_dir_fd=at, dst_dir_fd=at)
-        folder.sync()
-    except BaseException:
-        files.close(fd)
-        folder.remove(temp)
-        raise
-    files.close(fd)
-    return None
 
 
 def _holds(keys: SessionKeys, name: str, fd: int, content: bytes) -> bool:

@@ -11,6 +11,7 @@
     ├── Damaged       (ValueError)       bytes that are not what was written; never "empty"
     ├── UnsafePath    (PermissionError)  a link, a foreign owner, an open mode
     ├── SessionBusy   (TimeoutError)     another writer holds the session
+    ├── Unreadable    (OSError)          the system refused to read what is there
     └── NotStored     (OSError)          the bytes are not on the disk
 
 Each also is the standard error that a caller may already catch. Messages hold
@@ -65,6 +66,20 @@ class UnsafePath(StorageError, PermissionError):
 
 class SessionBusy(StorageError, TimeoutError):
     """Another writer holds the session's lock; `where` is the session."""
+
+
+class Unreadable(StorageError, OSError):
+    """The system refused to read.
+
+    `errno` is the system's number where there is one, else None.
+    """
+
+    def __init__(
+        self, message: str, *, where: str = "", hint: str | None = None, errno: int | None = None
+    ) -> None:
+        """Keep the system's error number too."""
+        super().__init__(message, where=where, hint=hint)
+        self.errno = errno
 
 
 class NotStored(StorageError, OSError):

@@ -12,11 +12,11 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
-from .errors import Damaged, NotStored, StorageError, UnsafePath
+from .errors import Damaged, NotStored, StorageError, Unreadable, UnsafePath
 
 if sys.platform == "darwin":
     import fcntl
@@ -135,13 +135,14 @@ class Folder:
             raise Damaged(message, where=where)
         return data
 
-    def publish(self, name: str, data: bytes, *, durable: bool) -> int:
-        """Make the file `name` appear with all of `data` or not at all; return it open.
+    def publish(self, name: str, pieces: Iterable[bytes], *, durable: bool) -> int:
+        """Make the file `name` appear with all the pieces or not at all; return it open.
 
         Raises `FileExistsError` and leaves what stands there. Without `durable`
         nothing is synced: after a power cut the name may stand over torn bytes.
+        Each piece is written as it comes.
         """
-        temp, fd = self._temporary(name, data)
+        temp, fd = self._temporary(name, pieces)
         try:
             if durable:
                 sync_file(fd)
@@ -165,18 +166,23 @@ class Folder:
             self.remove(name)
             raise
 
-    def replace(self, name: str, data: bytes) -> None:
-        """Put `data` under `name` in place of what stands there, durably, in one step."""
-        temp, fd = self._temporary(name, data)
+    def replace(self, name: str, pieces: Iterable[bytes], *, durable: bool = True) -> None:
+        """Put the pieces under `name` in place of what stands there, in one step.
+
+        Without `durable` nothing is synced, as for `publish`.
+        """
+        temp, fd = self._temporary(name, pieces)
         try:
-            sync_file(fd)
+            if durable:
+                sync_file(fd)
             os.replace(temp, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
         except BaseException:
             self.remove(temp)
             raise
         finally:
             close(fd)
-        self.sync()
+        if durable:
+            self.sync()
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
@@ -211,10 +217,11 @@ class Folder:
         return os.path.samestat(found, os.fstat(fd))
 
     def close(self) -> None:
-        """Close it; harmless if it is closed."""
+        """Close it; harmless if it is closed. No error matters: a folder is synced or not."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
     def __enter__(self) -> Self:
         """Return the folder itself."""
@@ -246,11 +253,12 @@ class Folder:
         else:
             os.chmod(name, FOLDER_MODE, dir_fd=self._fd, follow_symlinks=False)
 
-    def _temporary(self, name: str, data: bytes) -> tuple[str, int]:
+    def _temporary(self, name: str, pieces: Iterable[bytes]) -> tuple[str, int]:
         temp = f"{name}.{secrets.token_hex(8)}{_TEMP}"
         fd = self.create(temp)
         try:
-            write_all(fd, data)
+            for piece in pieces:
+                write_all(fd, piece)
         except BaseException:
             close(fd)
             self.remove(temp)
@@ -356,12 +364,27 @@ def storing(where: str) -> Iterator[None]:
     """Turn a system error into `NotStored`, naming `where`."""
     try:
         yield
+    except StorageError:
+        raise
     except OSError as error:
-        if isinstance(error, StorageError):
-            raise
-        reason = os.strerror(error.errno) if error.errno else type(error).__name__
-        message = f"{where} was not stored: {reason}"
+        message = f"{where} was not stored: {_reason(error)}"
         raise NotStored(message, where=where, errno=error.errno) from error
+
+
+@contextlib.contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Turn a system error into `Unreadable`, naming `where`."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        message = f"{where} was not read: {_reason(error)}"
+        raise Unreadable(message, where=where, errno=error.errno) from error
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else type(error).__name__
 
 
 def _open(path: Path, flags: int, folder: int) -> int:

@@ -28,8 +28,11 @@ FIRST_FRAME = 2 * HEADER_SIZE
 
 _HEAD = struct.Struct(">IBQ")  # length of the payload, kind, sequence number
 HEAD_SIZE = _HEAD.size + _CHECKSUM.size
+_LENGTH_SIZE = 4
 # What may be a head: up to 2 MiB of payload, a kind, fewer than 2^48 frames.
 _MAYBE_HEAD = re.compile(rb"\x00(?=[\x00-\x20].{2}[^\x00]\x00\x00)", re.DOTALL)
+# In so many there is no head, but for one that begins with the last of them.
+_ZEROS, _ALL_ZEROS = bytes(64), re.compile(rb"\x00*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +66,16 @@ class Head:
 
 def find_heads(data: bytes) -> Iterator[int]:
     """Find the offsets in `data` at which a whole head stands."""
-    for match in _MAYBE_HEAD.finditer(data):
-        if Head.parse(data, match.start()):
-            yield match.start()
+    start = 0
+    while start < len(data):
+        zeros = data.find(_ZEROS, start)
+        end = len(data) if zeros < 0 else zeros + HEAD_SIZE
+        for match in _MAYBE_HEAD.finditer(data, start, end):
+            if Head.parse(data, match.start()):
+                yield match.start()
+        start = end
+        if zeros >= 0 and (run := _ALL_ZEROS.match(data, zeros)):
+            start = run.end() - (_LENGTH_SIZE if run.end() < len(data) else 0)
 
 
 def make_header(keys: SessionKeys, number: int, lane_id: bytes) -> bytes:

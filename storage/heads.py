@@ -9,9 +9,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import re
-import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,10 +150,7 @@ class Heads:
         except FileNotFoundError:
             folder = self._folder(create=True)
         with folder:
-            if durable:
-                folder.replace(name, data)
-            else:
-                _replace(folder, name, data)
+            folder.replace(name, [data], durable=durable)
 
     def make(self) -> None:
         """Make the folders where they are missing. Raises `UnsafePath`, `OSError`."""
@@ -264,17 +259,3 @@ def load_store_file(session: Folder) -> bytes:
     """Return STORE.json of the vault of a session's folder. Raises `Damaged`, `OSError`."""
     with Folder.open(session.path.parents[1]) as root:
         return root.load("STORE.json", at_most=_MAX_STORE)
-
-
-def _replace(folder: Folder, name: str, data: bytes) -> None:
-    """Put `data` under `name` in one step, without a sync."""
-    temp, at = f"{name}.{secrets.token_hex(8)}.tmp", folder._fd  # noqa: SLF001 - `Folder` syncs
-    fd = folder.create(temp)
-    try:
-        files.write_all(fd, data)
-        os.replace(temp, name, src_dir_fd=at, dst_dir_fd=at)
-    except BaseException:
-        folder.remove(temp)
-        raise
-    finally:
-        files.close(fd)

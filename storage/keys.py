@@ -19,10 +19,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from .errors import BadName, Damaged, MissingKey, StorageError, WrongKey
 from .files import Folder, close, make_folders, storing
+from .locks import alone
 from .names import b32, check_name, unb32
 from .recipients import LOCK, known, read_identity
 from .sealing import KEY_SIZE, derive
-from .slots import SLOT_SIZE, alone, open_shared, share, shared_with, unwrap, wrap
+from .slots import SLOT_SIZE, open_shared, share, shared_with, unwrap, wrap
 
 KEY_FILE = "host.key"
 _OLD_KEY_FILE = "host.key.old"  # during a rotation
@@ -141,12 +142,12 @@ class Keys:
         slot = wrap(host_key, store, session, secrets.token_bytes(KEY_SIZE))
         with self._slots(store, create=True) as slots:
             with contextlib.suppress(FileExistsError):
-                close(slots.publish(session + _SLOT, slot, durable=True))
+                close(slots.publish(session + _SLOT, [slot], durable=True))
             key = self.session_key(store, session, folder)
             # A rotation may have gone by before this slot stood where it looks.
             while (now := self._current()) != host_key:
                 host_key = now
-                slots.replace(session + _SLOT, wrap(host_key, store, session, key))
+                slots.replace(session + _SLOT, [wrap(host_key, store, session, key)])
         publics: frozenset[bytes] = frozenset()
         there = shared_with(folder, store, session)  # not to be trusted: no session was here yet
         while there or publics != self._recipients():
@@ -265,11 +266,11 @@ def rotate(state: Path) -> Rotation:
             raise _no_key(state)
         if not folder.has(_OLD_KEY_FILE):
             old = folder.load(KEY_FILE, at_most=_MAX_KEY_FILE)
-            close(folder.publish(_OLD_KEY_FILE, old, durable=True))
+            close(folder.publish(_OLD_KEY_FILE, [old], durable=True))
         old_key, new_key = _load(folder, _OLD_KEY_FILE), _load(folder, KEY_FILE)
         if new_key == old_key:
             new_key = secrets.token_bytes(KEY_SIZE)
-            folder.replace(KEY_FILE, _spell(new_key))
+            folder.replace(KEY_FILE, [_spell(new_key)])
         folder.sync()  # also what an interrupted call may have left unsynced
         done = _rewrap(folder, new_key, old_key)
         folder.remove(_OLD_KEY_FILE)
@@ -325,7 +326,7 @@ def _rewrap(state: Folder, new: bytes, old: bytes) -> Rotation:
                 except WrongKey:
                     left.append(session)
             else:
-                folder.replace(session + _SLOT, wrap(new, store, session, key))
+                folder.replace(session + _SLOT, [wrap(new, store, session, key)])
                 wrapped += 1
     return Rotation(wrapped, tuple(left))
 
@@ -372,7 +373,7 @@ def _read_or_make(state: Path, known: bytes | None) -> tuple[bytes, bool]:
         if not folder.has(KEY_FILE):
             with contextlib.suppress(FileExistsError):
                 key = known or secrets.token_bytes(KEY_SIZE)
-                close(folder.publish(KEY_FILE, _spell(key), durable=True))
+                close(folder.publish(KEY_FILE, [_spell(key)], durable=True))
                 made = True
         else:
             folder.sync()  # whoever made it may have been killed before this

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from . import files
 from .files import Folder
-from .frames import digest, make_header, seal_frame
+from .frames import FIRST_FRAME, digest, make_header, seal_frame
 from .records import Kind
 from .sealing import SessionKeys
 
@@ -41,6 +41,7 @@ class Lane:
         self._header = make_header(keys, number, secrets.token_bytes(16))
         self._seq = 0
         self._last = digest(self._header)
+        self._size = FIRST_FRAME  # bytes that were written
         self._named = False  # whether the folder's entry is durable
         self._fd = folder.create(lane_name(number))
         try:
@@ -57,12 +58,18 @@ class Lane:
             frame = seal_frame(self._keys, self._header, (kind, self._seq), self._last, body)
             self._last = digest(frame)
             frames.append(frame)
-        files.write_all(self._fd, b"".join(frames))
+        data = b"".join(frames)
+        self._size += len(data)
+        files.write_all(self._fd, data)
         return list(range(self._seq - len(frames) + 1, self._seq + 1))
 
     def in_place(self) -> bool:
-        """Tell whether the file still has its name."""
-        return files.is_linked(self._fd)
+        """Tell whether the file still has its name, and all that was written."""
+        try:
+            named = self._folder.is_file(lane_name(self.number), self._fd)
+        except FileNotFoundError:
+            return False
+        return named and files.size_of(self._fd) == self._size
 
     def sync(self) -> None:
         """Make all that was appended durable."""

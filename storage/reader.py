@@ -2,13 +2,15 @@
 
 import bisect
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Self
 
-from .audit import Audit, Auditor, Progress
+from .audit import Auditor, Progress
 from .blobs import Blob, read_blob
 from .errors import Damaged
-from .files import Folder
+from .files import Folder, reading
+from .findings import Audit
 from .heads import KnownHead
 from .lanes import lane_numbers
 from .records import JSON, decode
@@ -47,15 +49,17 @@ class Reader:
 
         Call it again later to see what was appended since; only that is read.
         What is not a record is left out and stands in `torn` and `skipped`.
-        Raises `UnsafePath`, `OSError`.
+        Raises `UnsafePath`, `Unreadable`.
         """
-        numbers = lane_numbers(self._folder)
+        with self._reading():
+            numbers = lane_numbers(self._folder)
         self._missing = self._find_missing(numbers)
         for number in numbers:
             if after is not None and number < after.lane:
                 continue
             lane = self._scan(number)
-            lane.advance()
+            with self._reading():
+                lane.advance()
             start = 0
             if after is not None:
                 start = bisect.bisect_right(lane.frames, after, key=lambda frame: frame.place)
@@ -66,16 +70,27 @@ class Reader:
         """Return the value of a record, large strings and all; `bare` leaves these empty.
 
         Raises `Damaged` (the record, one of its blobs, or the lane's header),
-        `WrongKey`, `UnsafePath`, `OSError`.
+        `WrongKey`, `UnsafePath`, `Unreadable`.
         """
         where = f"record {frame.place.seq} of lane {frame.place.lane}"
-        body = self._scan(frame.place.lane).body(frame, self._keys)
-        return decode(body, self._content, where=where, bare=bare)
+        with self._reading():
+            body = self._scan(frame.place.lane).body(frame, self._keys)
+            return decode(body, self._content, where=where, bare=bare)
+
+    def opens(self, frame: Frame) -> bool:
+        """Tell whether a record is as it was written; its blobs are not read. Raises as `value`."""
+        with self._reading():
+            try:
+                self._scan(frame.place.lane).body(frame, self._keys)
+            except Damaged:
+                return False
+        return True
 
     def blobs(self, frame: Frame) -> list[Lifted]:
         """List what a record put out into blobs, and read none of it. Raises as `value`."""
         where = f"record {frame.place.seq} of lane {frame.place.lane}"
-        body = self._scan(frame.place.lane).body(frame, self._keys)
+        with self._reading():
+            body = self._scan(frame.place.lane).body(frame, self._keys)
         if not body or not body[0] & _LIFTED:
             return []
         # Without the flag, the body is the list that holds the value and its blobs.
@@ -89,22 +104,25 @@ class Reader:
 
     def blob(self, name: str) -> Blob:
         """Open a blob to read parts of it; the caller closes it. Raises as `value`."""
-        return Blob.open(self._blob_folder(), self._keys, name)
+        with self._reading():
+            return Blob.open(self._blob_folder(), self._keys, name)
 
     def audit(self, heads: Sequence[KnownHead] = (), progress: Progress | None = None) -> Audit:
         """Go through all bytes of the session; `heads` are those that were known before.
 
         `progress` is told how many bytes of the lanes are done, and of how many. Raises
-        `UnsafePath` and `OSError` for the folders only; all else is a finding.
+        `UnsafePath` and `Unreadable` for the folders only; all else is a finding.
         """
-        return Auditor(self._folder, self._keys, heads, progress).run()
+        with self._reading():
+            return Auditor(self._folder, self._keys, heads, progress).run()
 
     def follows(self, frame: Frame) -> bool:
         """Tell whether a record was written right behind what stands before it in its lane.
 
         False where a record was lost, cut out or put in. Raises as `value`.
         """
-        return self._scan(frame.place.lane).follows(frame, self._keys)
+        with self._reading():
+            return self._scan(frame.place.lane).follows(frame, self._keys)
 
     @property
     def torn(self) -> list[Gap]:
@@ -132,6 +150,9 @@ class Reader:
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return reading(f"session {self._keys.session}")
 
     def _scan(self, number: int) -> LaneScan:
         if number not in self._lanes:

@@ -28,9 +28,9 @@ from .files import (
     sync_folder,
     write_all,
 )
+from .locks import alone
 from .names import b32, unb32
 from .sealing import KEY_SIZE
-from .slots import alone
 
 FILE = "recipients"
 LOCK = "keys.lock"  # of the state folder: held while recipients or the host key change
@@ -244,4 +244,4 @@ def _edit(state: Path, change: Callable[[list[_Line]], list[str]]) -> None:
             before = _load(folder)
             after = change(before)
             if after != [line for line, _ in before]:
-                folder.replace(FILE, "".join(f"{line}\n" for line in after).encode())
+                folder.replace(FILE, [f"{line}\n".encode() for line in after])

@@ -4,24 +4,21 @@ A local slot stands in the state folder. `recipients.slots` stands in the sessio
 folder: whoever has a copy of it and one of the private keys needs nothing else.
 """
 
-import contextlib
 import struct
-import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
-from .errors import Damaged, NotStored, SessionBusy, WrongKey
-from .files import Folder, close
+from .errors import Damaged, NotStored, WrongKey
+from .files import Folder
+from .locks import alone
 from .sealing import ALGORITHM, HPKE, KEY_SIZE, OVERHEAD, STORE_ID_SIZE, bind, derive, seal, unseal
 
 SHARED = "recipients.slots"
 MAX_RECIPIENTS = 256
-WAIT = 10.0  # seconds for a lock that is held for milliseconds
-_POLL = 0.005
 
 _CHECKSUM = struct.Struct(">I")
 _LOCAL_HEADER = struct.pack(">8sBBH", b"CPTRSLOT", 1, ALGORITHM, 0)
@@ -87,7 +84,7 @@ def share(  # noqa: PLR0913 - what a slot is bound to, and what shall change
             if name.startswith(f"{SHARED}.") and name.endswith(".tmp"):
                 folder.remove(name)
         body = b"".join(public + rows[public] for public in sorted(rows))
-        folder.replace(SHARED, _sum_up(_SHARED_HEADER + store + body))
+        folder.replace(SHARED, [_sum_up(_SHARED_HEADER + store + body)])
     return True
 
 
@@ -113,37 +110,6 @@ def open_shared(
     if len(key) != KEY_SIZE:
         raise _damaged(session, "a slot holds no key")
     return key
-
-
-@contextlib.contextmanager
-def alone(folder: Folder, name: str, what: str) -> Iterator[None]:
-    """Be the only process that changes `what`: flock on the file `name`, which stays.
-
-    The system drops the lock when the process ends. Raises `SessionBusy` if another
-    process keeps it for longer than a change can take, `UnsafePath`, `OSError`.
-    """
-    import fcntl  # not on Windows, where vaults are only read
-
-    with contextlib.suppress(FileExistsError):
-        close(folder.create(name))
-    fd = folder.open_file(name)
-    try:
-        end = time.monotonic() + WAIT
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    message = f"another process is changing {what}"
-                    raise SessionBusy(message, where=what, hint="wait for it to end") from None
-            time.sleep(_POLL)
-        try:
-            yield
-        finally:
-            fcntl.flock(fd, fcntl.LOCK_UN)  # a child that forked meanwhile has the file open too
-    finally:
-        close(fd)
 
 
 def _load(folder: Folder, store: bytes, session: str) -> dict[bytes, bytes]:

@@ -1,4 +1,4 @@
-"""The vault's folder itself: its id in STORE.json, and the .gitignore beside it."""
+"""The vault's folder itself: its id in STORE.json, and what keeps it out of git and backups."""
 
 import contextlib
 import datetime as dt
@@ -14,6 +14,13 @@ FORMAT = 1
 SESSIONS = "s"
 _STORE = "STORE.json"
 _MAX_STORE = 4096  # bytes
+# Files that tools look for. Of the second, tar, borg and restic where they are asked to;
+# its first line is that of the Cache Directory Tagging Specification.
+_ASIDE = {
+    ".gitignore": b"*\n",
+    "CACHEDIR.TAG": b"Signature: 8a477f597d28d172789f06886806bc55\n"
+    b"# Encrypted transcripts of compactor; a backup that excludes caches leaves them out.\n",
+}
 
 
 def open_store(root: Path) -> tuple[Folder, bytes]:
@@ -42,7 +49,8 @@ def make_store(root: Path, store: bytes) -> bytes:
             store = _read(folder)
             folder.sync()  # whoever made it may have been killed before this
         except NoTranscript:
-            _publish(folder, ".gitignore", b"*\n")
+            for name, data in _ASIDE.items():
+                _publish(folder, name, data)
             created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
             record = {"format": FORMAT, "store_id": b32(store), "created": created}
             _publish(folder, _STORE, json.dumps(record).encode() + b"\n")
@@ -52,7 +60,7 @@ def make_store(root: Path, store: bytes) -> bytes:
 
 def _publish(folder: Folder, name: str, data: bytes) -> None:
     with contextlib.suppress(FileExistsError):
-        close(folder.publish(name, data, durable=True))
+        close(folder.publish(name, [data], durable=True))
 
 
 def _read(folder: Folder) -> bytes:

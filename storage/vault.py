@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from .errors import BadName, MissingKey, NoTranscript, StorageError
-from .files import Folder, storing
+from .files import Folder, reading, storing
 from .keys import Keys
 from .lanes import lane_numbers
 from .names import b32, check_name
@@ -48,10 +48,14 @@ class Vault:
 
     @classmethod
     def open(cls, root: Path, keys: Keys) -> Self:
-        """Open the vault at `root`. Raises `NoTranscript`, `Damaged`, `UnsafePath`."""
+        """Open the vault at `root`.
+
+        Raises `NoTranscript`, `Damaged`, `UnsafePath`, `Unreadable`.
+        """
         root = root.absolute()
-        folder, store = open_store(root)
-        folder.close()
+        with reading(str(root)):
+            folder, store = open_store(root)
+            folder.close()
         return cls(root, store, keys)
 
     @property
@@ -62,7 +66,7 @@ class Vault:
     def sessions(self) -> list[str]:
         """List the names of the sessions, sorted. Raises as `open`."""
         absent = contextlib.suppress(FileNotFoundError)
-        with absent, self._folder() as root, root.enter(SESSIONS) as sessions:
+        with self._reading(), absent, self._folder() as root, root.enter(SESSIONS) as sessions:
             return [name for name in sessions.names() if _has_lanes(sessions, name)]
         return []
 
@@ -70,7 +74,7 @@ class Vault:
         """Tell whether a session was written. Raises as `open`, and `BadName`."""
         check_name(session)
         absent = contextlib.suppress(FileNotFoundError)
-        with absent, self._folder() as root, root.enter(SESSIONS) as sessions:
+        with self._reading(), absent, self._folder() as root, root.enter(SESSIONS) as sessions:
             return _has_lanes(sessions, session)
         return False
 
@@ -88,14 +92,16 @@ class Vault:
     def read(self, session: str) -> Reader:
         """Open a session for reading; a writer may be at work.
 
-        Raises `BadName`, `NoTranscript`, `MissingKey`, `WrongKey`, `Damaged`, `UnsafePath`.
+        Raises `BadName`, `NoTranscript`, `MissingKey`, `WrongKey`, `Damaged`, `UnsafePath`,
+        `Unreadable`.
         """
-        folder = self._session(session)
-        return Reader(folder, self._unwrap(session, folder))
+        with self._reading():
+            folder = self._session(session)
+            return Reader(folder, self._unwrap(session, folder))
 
     def readers(self, session: str) -> list[bytes]:
         """Return the public keys that open a session; needs no key itself. Raises as `read`."""
-        with self._session(session) as folder:
+        with self._reading(), self._session(session) as folder:
             return shared_with(folder, self._store, session)
 
     def share(self, *, drop: frozenset[bytes] = frozenset()) -> Shared:
@@ -106,7 +112,7 @@ class Vault:
         """
         done = Shared([], [], {})
         absent = contextlib.suppress(FileNotFoundError)
-        with absent, self._folder() as root, root.enter(SESSIONS) as sessions:
+        with self._reading(), absent, self._folder() as root, root.enter(SESSIONS) as sessions:
             for name in sessions.names():
                 # Also one that has no lane yet: its writer may have looked before a change.
                 self._share(sessions, name, drop, done)
@@ -130,6 +136,9 @@ class Vault:
     def __repr__(self) -> str:
         """Show the place and the id."""
         return f"Vault({str(self.root)!r}, id={self.id!r})"
+
+    def _reading(self) -> contextlib.AbstractContextManager[None]:
+        return reading(str(self.root))
 
     def _folder(self) -> Folder:
         folder, store = open_store(self.root)

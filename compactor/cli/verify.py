@@ -11,7 +11,7 @@ import click
 import orjson
 
 from compactor.storage import Damaged, Keys, StorageError, Vault
-from compactor.storage.audit import Finding, Verdict, worst
+from compactor.storage.findings import Finding, Verdict, worst
 from compactor.storage.heads import Heads, KnownHead
 from compactor.storage.names import unb32
 from compactor.verify import Progress, Report, data

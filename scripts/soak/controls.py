@@ -1,5 +1,6 @@
 """The product with one thing taken out: the runs must find that something is lost."""
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from compactor.storage import Writer, files
@@ -48,8 +49,8 @@ def link_first() -> None:
     """Give a file its durable name before its bytes are durable."""
     publish = files.Folder.publish
 
-    def linked(folder: files.Folder, name: str, data: bytes, *, durable: bool) -> int:
-        fd = publish(folder, name, data, durable=False)
+    def linked(folder: files.Folder, name: str, pieces: Iterable[bytes], *, durable: bool) -> int:
+        fd = publish(folder, name, pieces, durable=False)
         if durable:
             folder.sync()
             files.sync_file(fd)

@@ -1,7 +1,6 @@
 """Stand between `compactor.storage` and the system: count its calls, and let one fail.
 
-The module `os` is replaced inside the modules of that package (`files` makes nearly all calls). The
-lock (of `filelock`) is left alone.
+The module `os` is replaced inside the modules of that package (`files` makes nearly all calls).
 """
 
 import errno

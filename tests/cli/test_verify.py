@@ -17,7 +17,7 @@ import compactor.cli
 from compactor import Compactor, Keys, Policy
 from compactor.cli.verify import CODES
 from compactor.storage import Kind, Vault
-from compactor.storage.audit import Verdict
+from compactor.storage.findings import Verdict
 from compactor.storage.heads import Heads
 from compactor.storage.names import unb32
 from compactor.verify import verify

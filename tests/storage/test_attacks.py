@@ -358,7 +358,6 @@ def test_a_folder_swapped_for_a_link_while_it_is_written(
     }
 
 
-@pytest.mark.xfail(reason="the lock is opened by its path, through a parent's link", strict=False)
 def test_a_folder_swapped_for_a_link_while_it_is_locked(
     vault: Vault,
     write: Callable[..., None],
@@ -379,7 +378,7 @@ def test_a_folder_swapped_for_a_link_while_it_is_locked(
             folder.symlink_to(outside)
 
     with monkeypatch.context() as patch:
-        patch.setattr("compactor.storage.locks.close", swap)
+        patch.setattr(files, "close", swap)
         with contextlib.suppress(StorageError):
             vault.write("one")
     assert folder.is_symlink()

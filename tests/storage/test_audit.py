@@ -22,7 +22,7 @@ from compactor.storage import (
     StorageError,
     Vault,
 )
-from compactor.storage.audit import Audit, Finding, Verdict, unopened
+from compactor.storage.findings import Audit, Finding, Verdict, unopened
 from compactor.storage.frames import FIRST_FRAME, HEADER_SIZE
 from compactor.storage.heads import Heads, KnownHead
 from compactor.storage.names import unb32

@@ -26,6 +26,7 @@ from compactor.storage import (
     Vault,
     WrongKey,
     files,
+    locks,
     recipients,
     slots,
 )
@@ -301,11 +302,11 @@ def test_a_change_waits_for_another_but_not_for_ever(
     """The lock is none of the session's writer, who may be at work."""
     write("x")
     (root / "s/one/recipients.slots").unlink()
-    monkeypatch.setattr(slots, "WAIT", 0.02)
+    monkeypatch.setattr(locks, "CHANGE_WAIT", 0.02)
     with vault.write("one"):
         with (
             files.Folder.open(root / "s/one") as folder,
-            slots.alone(folder, "recipients.lock", "it"),
+            locks.alone(folder, "recipients.lock", "it"),
         ):
             assert isinstance(vault.share().refused["one"], SessionBusy)
         assert vault.share().changed == ["one"]

@@ -97,7 +97,6 @@ def test_a_failed_sync_of_the_set_up_is_not_trusted(counts: dict[str, int]) -> N
     assert {key: text for key, text in found.items() if text} == {}
 
 
-@pytest.mark.xfail(reason="an error of close(2) while reading goes up as OSError", strict=False)
 def test_an_error_of_close_has_a_type(counts: dict[str, int]) -> None:
     """Each tenth; NFS and FUSE report so what they could not write."""
     for at in range(1, counts["close"] + 1, 10):

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -356,11 +356,11 @@ def test_a_session_made_during_a_rotation_is_not_lost(
     keys, publish = Keys.default(), files.Folder.publish
     rotations: list[None] = []
 
-    def late(folder: files.Folder, name: str, data: bytes, *, durable: bool) -> int:
+    def late(folder: files.Folder, name: str, pieces: Iterable[bytes], *, durable: bool) -> int:
         if name == "late.slot" and not rotations:
             rotations.append(None)
             rotate(state)
-        return publish(folder, name, data, durable=durable)
+        return publish(folder, name, pieces, durable=durable)
 
     monkeypatch.setattr(files.Folder, "publish", late)
     with Vault.open(tmp_path / "a", keys).write("late") as writer:

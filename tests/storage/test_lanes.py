@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compactor.storage import Damaged, Gap, Keys, Kind, Place, Reader, Vault, WrongKey
-from compactor.storage.frames import FIRST_FRAME, HEAD_SIZE, Head
+from compactor.storage.frames import FIRST_FRAME, HEAD_SIZE, Head, find_heads
 
 VALUES = [f"value {n}" for n in range(5)]
 
@@ -192,3 +192,11 @@ def test_a_missing_lane_is_missed(vault: Vault, lane: Path, write: Callable[...,
     with vault.read("one") as reader:
         list(reader.frames())
         assert [gap.lane for gap in reader.skipped] == [1]
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 3, 60, 63, 64, 65, 200])
+def test_a_head_is_found_among_zeros(zeros: int) -> None:
+    """Runs of them are jumped over, but not what begins with their last bytes."""
+    head = Head(300, Kind.SET, 7).encode()
+    data = bytes(zeros) + head + bytes(zeros) + head + bytes(zeros)
+    assert list(find_heads(data)) == [zeros, 2 * zeros + len(head)]
