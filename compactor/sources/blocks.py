@@ -8,6 +8,7 @@ be `thinking`", and a signature that has to be there.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from .draft import Block, Draft, blocks_of
@@ -139,5 +140,7 @@ def _inner(content: list[Any]) -> Iterator[Any]:
     for part in content:
         if isinstance(part, str) and part:
             yield {"type": "text", "text": part}
+        elif isinstance(part, dict) and "type" not in part:
+            yield {"type": "text", "text": json.dumps(part, ensure_ascii=False)}
         elif isinstance(part, dict) and not _empty_text(part):
             yield part

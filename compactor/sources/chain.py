@@ -83,9 +83,12 @@ def _unseen(
 
 def mark_damage(chain: list[Node], damaged: list[int]) -> None:
     """In a file without links any damaged line may have been a message."""
-    if not damaged:
-        return
-    after = (node.draft for node in chain if node.draft and node.line > damaged[0])
+    mark_damage_after([node.draft for node in chain if node.draft], damaged)
+
+
+def mark_damage_after(drafts: Iterable[Draft], damaged: list[int]) -> None:
+    """Mark the first draft after the first damaged line: something may be missing there."""
+    after = (draft for draft in drafts if damaged and draft.line > damaged[0])
     if (draft := next(after, None)) is not None:
         draft.gap = True
 

@@ -13,22 +13,16 @@ from .chain import Link, Node, Tree, bridge, mark_damage, walk
 from .claude_replies import beside, merge
 from .draft import Draft
 from .lines import Reader, Row
-from .requests import record, usage_of
+from .requests import record, wire_usage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from .recording import Recording
 
 NAME = "claude_code"
-
-USAGE = {
-    "input_tokens": "input_tokens",
-    "cache_read_input_tokens": "cache_read_input_tokens",
-    "cache_creation_input_tokens": "cache_creation_input_tokens",
-    "output_tokens": "output_tokens",
-}
+NAMES = (NAME,)
 
 
 def recognise(rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -45,14 +39,15 @@ def _ours(row: Mapping[str, Any]) -> bool:
     return "sessionId" in row or (wire and "uuid" in row)
 
 
-def load(path: Path) -> Recording:
-    """Read a session as its full history: before, between and after compactions."""
+def load(path: Path) -> Iterator[Recording]:
+    """Yield the session as its full history: before, between and after compactions."""
     reader = Reader(path)
     tree = _tree(reader)
     warnings = reader.warnings
     last = max((n for n in tree.nodes.values() if n.draft), key=lambda n: n.line, default=None)
     if last is None:
-        return record(path, NAME, [], warnings)
+        yield record(path, NAME, [], warnings)
+        return
     links: dict[str, str | None] = {}
     if any(node.parent for node in tree.nodes.values()):
         links = bridge(path, tree, tree.wanted(), _link)
@@ -61,7 +56,7 @@ def load(path: Path) -> Recording:
         chain = sorted(tree.nodes.values(), key=lambda node: node.line)
         mark_damage(chain, reader.damaged)
     _forget_usage(chain, tree, links)
-    return record(path, NAME, merge(beside(chain, tree)), warnings)
+    yield record(path, NAME, merge(beside(chain, tree)), warnings)
 
 
 def _tree(reader: Reader) -> Tree:
@@ -118,7 +113,7 @@ def _draft(line: int, value: Mapping[str, Any], message: Mapping[str, Any]) -> D
         meta=bool(value.get("isMeta")),
         reply=reply if isinstance(reply, str) else None,
         model=model if isinstance(model, str) else None,
-        usage=usage_of(message.get("usage"), USAGE),
+        usage=wire_usage(message.get("usage")),
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 Block = dict[str, Any]
 
@@ -35,3 +35,23 @@ class Draft:
     model: str | None = None
     usage: Mapping[str, int] | None = None
     gap: bool = False
+
+
+def joined(drafts: Iterable[Draft]) -> list[Draft]:
+    """Put results that follow each other into one user message, as programs send them."""
+    out: list[Draft] = []
+    for draft in drafts:
+        if out and _results(draft) and _results(out[-1]):
+            out[-1].content.extend(draft.content)
+            out[-1].gap |= draft.gap
+        else:
+            out.append(draft)
+    return out
+
+
+def _results(draft: Draft) -> bool:
+    """Whether this is a result; many programs write one a row."""
+    return draft.role == "user" and any(
+        isinstance(block, dict) and block.get("type") == "tool_result"
+        for block in blocks_of(draft.content)
+    )

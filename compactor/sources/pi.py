@@ -10,18 +10,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .chain import Link, Node, Tree, bridge, mark_damage, walk
+from .draft import joined
 from .lines import Reader
-from .pi_messages import draft_of, joined
+from .pi_messages import draft_of
 from .requests import record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from .draft import Draft
     from .recording import Recording
 
 NAME = "pi"
+NAMES = (NAME,)
 
 
 def recognise(rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -36,8 +38,8 @@ def _ours(row: Mapping[str, Any]) -> bool:
     return row.get("type") == "message" and isinstance(message, dict) and "role" in message
 
 
-def load(path: Path) -> Recording:
-    """Read a session as its full history, as if it had never been compacted."""
+def load(path: Path) -> Iterator[Recording]:
+    """Yield the session as its full history, as if it had never been compacted."""
     reader = Reader(path)
     tree, leaf = _tree(reader)
     warnings = reader.warnings
@@ -49,7 +51,7 @@ def load(path: Path) -> Recording:
     else:
         chain = sorted(tree.nodes.values(), key=lambda node: node.line)
         mark_damage(chain, reader.damaged)
-    return record(path, NAME, joined(_drafts(chain)), warnings)
+    yield record(path, NAME, joined(_drafts(chain)), warnings)
 
 
 def _tree(reader: Reader) -> tuple[Tree, str]:

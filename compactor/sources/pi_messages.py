@@ -8,7 +8,7 @@ from .draft import Block, Draft, blocks_of
 from .requests import usage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 _USAGE = {
     "input_tokens": "input",
@@ -36,25 +36,6 @@ def draft_of(line: int, entry: Mapping[str, Any]) -> Draft | None:
     if role == "bashExecution" and not message.get("excludeFromContext"):
         return Draft("user", _shell(message), line, meta=True)
     return None
-
-
-def joined(drafts: Iterable[Draft]) -> list[Draft]:
-    """Put results that follow each other into one user message, as pi sends them."""
-    out: list[Draft] = []
-    for draft in drafts:
-        if out and _results(draft) and _results(out[-1]):
-            out[-1].content.extend(draft.content)
-            out[-1].gap |= draft.gap
-        else:
-            out.append(draft)
-    return out
-
-
-def _results(draft: Draft) -> bool:
-    """Whether this is a result; pi writes one an entry."""
-    return draft.role == "user" and any(
-        block.get("type") == "tool_result" for block in blocks_of(draft.content)
-    )
 
 
 def _assistant(line: int, message: Mapping[str, Any]) -> Draft:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 class RequestPoint:
     """One request of the recorded program; it was made with `messages[:length]`.
 
+    The reply is `messages[length]`, or was not recorded, if nothing follows.
     `usage` holds `input_tokens`, `cache_read_input_tokens`,
     `cache_creation_input_tokens` and `output_tokens` as the provider reported
     them. It is None where nothing was recorded and where the program sent
@@ -34,6 +35,7 @@ class Recording:
     The history is legal for the Messages API: it starts with a user message
     and each call is answered directly after it, except calls of the very last
     message. `messages` is plain JSON. `warnings` name lines, never content.
+    `part` says which conversation of the file this is, from 1.
     """
 
     path: Path
@@ -41,3 +43,4 @@ class Recording:
     messages: list[dict[str, Any]]
     requests: list[RequestPoint]
     warnings: list[str]
+    part: int = 1

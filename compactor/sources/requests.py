@@ -21,10 +21,30 @@ _INJECTED = re.compile(
 )
 _INTERRUPTED = re.compile(r"\s*\[Request interrupted by user[^\]]*\]\s*")
 _MEDIA = ("image", "document")
+_LINE = re.compile(r"^line (\d+)")
+_WIRE = (
+    *("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"),
+    "output_tokens",
+)
 
 
-def record(path: Path, name: str, drafts: Iterable[Draft], warnings: list[str]) -> Recording:
-    """Make the history legal and say where the requests were made."""
+def record(  # noqa: PLR0913 - a recording in one place
+    path: Path,
+    name: str,
+    drafts: Iterable[Draft],
+    warnings: list[str],
+    *,
+    unit: str = "line",
+    asked: bool = False,
+    model: str | None = None,
+    part: int = 1,
+) -> Recording:
+    """Make the history legal and say where the requests were made.
+
+    `unit` is what the drafts' lines count. `asked` says that the recording is
+    one request: what ends with a user message was sent as a whole. `model` is
+    that of replies that name none.
+    """
     history = repair(drafts, warnings)
     messages: list[dict[str, Any]] = []
     requests: list[RequestPoint] = []
@@ -37,14 +57,17 @@ def record(path: Path, name: str, drafts: Iterable[Draft], warnings: list[str]) 
                 human = index
         elif history[index - 1].role == "user":
             usage = draft.usage if exact else None
-            requests.append(RequestPoint(index, draft.model, usage, human))
+            requests.append(RequestPoint(index, draft.model or model, usage, human))
         messages.append({"role": draft.role, "content": draft.content})
-    return Recording(path, name, messages, requests, sorted(warnings, key=_line))
+    if asked and history and history[-1].role == "user":
+        requests.append(RequestPoint(len(history), model, None, human))
+    told = [_LINE.sub(rf"{unit} \1", warning) for warning in sorted(warnings, key=_line)]
+    return Recording(path, name, messages, requests, told, part)
 
 
 def _line(warning: str) -> int:
     """Order warnings as in the file: the steps that gave them went over it one by one."""
-    number = re.match(r"line (\d+)", warning)
+    number = _LINE.match(warning)
     return int(number[1]) if number else 0
 
 
@@ -60,6 +83,21 @@ def speaks(content: object) -> bool:
 def injected(text: str) -> bool:
     """Whether a text is wholly a program's: reminders, command echoes, interruptions."""
     return bool(_INJECTED.fullmatch(text) or _INTERRUPTED.fullmatch(text))
+
+
+def wire_usage(recorded: object) -> dict[str, int] | None:
+    """Take usage that is recorded in the wire's own names; see `usage_of`."""
+    return usage_of(recorded, {name: name for name in _WIRE})
+
+
+def whole_usage(recorded: object, names: Mapping[str, str]) -> dict[str, int] | None:
+    """Translate usage whose input tokens include the cached ones; see `usage_of`."""
+    usage = usage_of(recorded, names)
+    if usage is not None:
+        cached = usage.get("cache_read_input_tokens", 0)
+        cached += usage.setdefault("cache_creation_input_tokens", 0)
+        usage["input_tokens"] = max(usage["input_tokens"] - cached, 0)
+    return usage
 
 
 def usage_of(recorded: object, names: Mapping[str, str]) -> dict[str, int] | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compactor.sources import Recording, load
+from compactor.sources import Recording, conversations, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,9 @@ def _check(recording: Recording) -> None:
     assert not messages or messages[0]["role"] == "user"
     _check_history(messages)
     for point in recording.requests:
-        assert messages[point.length]["role"] == "assistant"
+        replies = messages[point.length : point.length + 1]
+        assert all(reply["role"] == "assistant" for reply in replies)
+        assert replies or point is recording.requests[-1]
         assert messages[point.length - 1]["role"] == "user"
         if point.human is not None:
             assert point.human < point.length
@@ -86,6 +88,25 @@ def _check(recording: Recording) -> None:
 def check() -> Callable[[Recording], None]:
     """Assert that a recording is legal for the provider."""
     return _check
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> Callable[..., list[Recording]]:
+    """Write JSON documents, or the bytes of a file, and read all conversations, checked."""
+
+    def make(*values: object, indent: int | None = None) -> list[Recording]:
+        path = tmp_path / "session.json"
+        texts = [
+            v if isinstance(v, bytes) else json.dumps(v, indent=indent).encode() for v in values
+        ]
+        path.write_bytes(b"\n".join(texts))
+        found = list(conversations(path))
+        for recording in found:
+            _check(recording)
+        assert [recording.part for recording in found] == list(range(1, len(found) + 1))
+        return found
+
+    return make
 
 
 @pytest.fixture

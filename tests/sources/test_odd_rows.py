@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compactor.sources import load
+from compactor.sources import UnknownFormat, conversations, load
 from compactor.sources.draft import Draft
 from compactor.sources.requests import record
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 CALL = {"type": "tool_use", "id": "a", "name": "Bash", "input": {"x": 1}}
 RESULT = {"type": "tool_result", "tool_use_id": "a", "content": "ok"}
-CLAUDE = [
+CLAUDE: list[dict[str, Any]] = [
     {"type": "user", "uuid": "1", "parentUuid": None, "message": {"role": "user", "content": "a"}},
     {
         "type": "assistant",
@@ -90,6 +91,83 @@ def test_any_field_may_be_of_another_type(
         lines = [*marks, *broken(rows, place, by), *rows[:1]]
         path.write_text("\n".join(json.dumps(line) for line in lines))
         check(load(path))
+
+
+ASKED: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "a"}]}
+TOOL = {"id": "a", "type": "function", "function": {"name": "x", "arguments": "{}"}}
+CHAT: list[Any] = [
+    ASKED,
+    {"role": "assistant", "content": None, "tool_calls": [TOOL], "usage": {"prompt_tokens": 1}},
+    {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "b"}]},
+    {"role": "tool", "tool_call_ids": ["a"], "content": "b"},
+    {"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}},
+    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]},
+]
+CODEX: list[Any] = [
+    {"type": "turn_context", "payload": {"model": "m"}},
+    {"type": "response_item", "payload": {"type": "message", **ASKED}},
+    {
+        "type": "response_item",
+        "payload": {"type": "function_call", "name": "x", "arguments": "{}", "call_id": "a"},
+    },
+    {
+        "type": "event_msg",
+        "payload": {"type": "token_count", "info": {"last_token_usage": {"input_tokens": 1}}},
+    },
+    {
+        "type": "response_item",
+        "payload": {"type": "function_call_output", "call_id": "a", "output": {"content": "b"}},
+    },
+    {"type": "event_msg", "payload": {"type": "thread_rolled_back", "num_turns": 1}},
+]
+STREAM: list[Any] = [
+    {"type": "system", "subtype": "compact_boundary", "session_id": "s", "uuid": "0"},
+    {"type": "user", "message": ASKED, "session_id": "s", "parent_tool_use_id": None},
+    {**CLAUDE[1], "session_id": "s", "uuid": "1"},
+    {"type": "user", "message": {"content": [RESULT]}, "session_id": "s", "uuid": "2"},
+]
+del STREAM[2]["parentUuid"]
+BODY = {"model": "m", "max_tokens": 1, "messages": CHAT, "response": {"choices": [{"message": {}}]}}
+STEP = {"action": "a", "observation": "b", "thought": "c", "response": "d"}
+DOCUMENTS: dict[str, Any] = {
+    "list": CHAT,
+    "body": BODY,
+    "bodies": [BODY],
+    "tau": [{"traj": CHAT}],
+    "history": {"history": CHAT},
+    "steps": {"trajectory": [STEP]},
+    "stream": STREAM,
+}
+BY: list[Any] = [None, 7, "3", [], [7], ["3", {}], {}, {"type": []}]
+
+
+@pytest.mark.parametrize("rows", [CHAT, CODEX, STREAM], ids=["chat", "codex", "stream"])
+def test_any_field_of_a_line(
+    tmp_path: Path, check: Callable[[Recording], None], rows: list[Any]
+) -> None:
+    """The same holds for the other formats of JSON lines."""
+    path = tmp_path / "session.jsonl"
+    for place in places(rows):
+        for by in BY:
+            path.write_text(
+                "\n".join(json.dumps(line) for line in [*broken(rows, place, by), *rows])
+            )
+            for recording in conversations(path):
+                check(recording)
+
+
+@pytest.mark.parametrize("value", DOCUMENTS.values(), ids=DOCUMENTS)
+def test_any_field_of_a_document(
+    tmp_path: Path, check: Callable[[Recording], None], value: object
+) -> None:
+    """A document is read, or refused because it is none of the known ones any more."""
+    path = tmp_path / "session.json"
+    for place in places(value):
+        for by in BY:
+            path.write_text(json.dumps(broken(value, place, by)))
+            with contextlib.suppress(UnknownFormat):
+                for recording in conversations(path):
+                    check(recording)
 
 
 def test_odd_blocks() -> None:
