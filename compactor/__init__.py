@@ -6,14 +6,15 @@ holds every threshold. Errors stand in `compactor.errors` and `compactor.storage
 
 from compactor.storage import Keys, StorageError
 
-from .decisions import Decision, DecisionSet
+from .decisions import Decision, DecisionSet, RangeDecision
 from .errors import BadMessage, BadPolicy, Closed, CompactorError, UnknownHandle
-from .policy import MaskPolicy, PersistPolicy, Policy, Stage
+from .policy import ArchivePolicy, MaskPolicy, PersistPolicy, Policy, Stage, ToolRule
 from .session import Compactor
 from .transcript import Request, Transcript
 from .view import Contributor, Stats, View
 
 __all__ = [
+    "ArchivePolicy",
     "BadMessage",
     "BadPolicy",
     "Closed",
@@ -26,10 +27,12 @@ __all__ = [
     "MaskPolicy",
     "PersistPolicy",
     "Policy",
+    "RangeDecision",
     "Request",
     "Stage",
     "Stats",
     "StorageError",
+    "ToolRule",
     "Transcript",
     "UnknownHandle",
     "View",

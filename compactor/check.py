@@ -5,16 +5,18 @@ its own. Pairing, order and roles follow
 https://platform.claude.com/docs/en/agents-and-tools/tool-use/handle-tool-calls.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .decisions import DecisionSet
-from .index import Index, turn_end
-from .ledger import Ledger
+from .decisions import Decision, DecisionSet, RangeDecision
+from .index import LONG_TEXT, turn_end
 from .messages import Block, Kind, Message
 from .policy import Stage
+from .render import Renderer
 
 _ROLES = ("user", "assistant", "system")
+_HIDEABLE = (Kind.RESULT, Kind.MEDIA, Kind.CALL, Kind.TEXT)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -82,29 +84,61 @@ def _result(block: Block, waiting: dict[str, int], *, others: bool) -> str | Non
     return "a result that stands after other content" if others else None
 
 
-def violations(
-    index: Index, ledger: Ledger, replaced: Mapping[int, Message], one: DecisionSet
-) -> list[Defect]:
-    """Find what a set has made wrong in a view, of which `replaced` gives what gave way.
+def violations(renderer: Renderer, one: DecisionSet) -> list[Defect]:
+    """Find what a set has made wrong in a view.
 
     A view must have no defect that its history lacks, show every result that the model has not
-    seen, and leave everything but the results that it hides as it is. Only the exchanges that the
-    set changes are looked at: the others passed before.
+    seen and the current request, and leave everything but what decisions name as it is. Only the
+    exchanges that the set changes are looked at: the others passed before.
     """
-    found: set[Defect] = set()
-    changed = {decision.target.message for decision in one.decisions}
-    for start in {index.exchange(position) for position in changed}:
-        end = index.exchange_end(start) + 1  # with what shows that the exchange is over
+    index, found = renderer.index, set[Defect]()
+    for start, end in _windows(renderer, one):
         old = index.messages[start:end]
-        new = [replaced.get(start + i) or facts for i, facts in enumerate(old)]
-        found |= defects(new) - defects(old)
-    for position in changed:
-        found |= _changes(index, ledger, position, replaced[position])
+        positions = range(start, start + len(old))
+        new = [facts for position in positions for facts in renderer.facts(position)]
+        before = Counter(defect.what for defect in defects(old))
+        extra = Counter(defect.what for defect in defects(new)) - before
+        found |= {Defect(start, what) for what in extra}
+    for decision in one.decisions:
+        if isinstance(decision, RangeDecision):
+            found |= _range(renderer, decision)
+        elif renderer.ledger.hidden(decision.message) is None:
+            found |= _changes(renderer, decision.message)
     return sorted(found)
 
 
-def _changes(index: Index, ledger: Ledger, position: int, new: Message) -> set[Defect]:
-    old = index.messages[position]
+def _windows(renderer: Renderer, one: DecisionSet) -> set[tuple[int, int]]:
+    """Return the runs of exchanges that a set changes, each with what shows that it is over."""
+    index, found = renderer.index, set[tuple[int, int]]()
+    for decision in one.decisions:
+        start = index.exchange(decision.message)
+        end = index.exchange_end(start)
+        if isinstance(decision, RangeDecision):
+            start = index.exchange(max(decision.span.start - 1, 0))
+            end = index.exchange_end(decision.span.start + decision.span.length)
+        found.add((start, end + 1))
+    return found
+
+
+def _range(renderer: Renderer, decision: RangeDecision) -> set[Defect]:
+    index, start = renderer.index, decision.span.start
+    end = start + decision.span.length
+    found: set[Defect] = set()
+    if all(hidden.decision != decision for hidden in renderer.ledger.ranges):
+        found.add(Defect(start, "a range that does not stand between exchanges, consumed"))
+    shown = {block.digest for facts in renderer.facts(start) for block in facts.blocks}
+    if index.request is not None and start <= index.request < end:
+        asked = index.messages[index.request].blocks
+        if any(block.human and block.digest not in shown for block in asked):
+            found.add(Defect(index.request, "the current request was left out"))
+    if sum(facts.tokens for facts in renderer.facts(start)) >= index.sums[end] - index.sums[start]:
+        found.add(Defect(start, "a range that did not shrink"))
+    return found
+
+
+def _changes(renderer: Renderer, position: int) -> set[Defect]:
+    index, ledger = renderer.index, renderer.ledger
+    old, new = index.messages[position], renderer.facts(position)[0]
     found: set[Defect] = set()
     if old.role != new.role or len(old.blocks) != len(new.blocks):
         return {Defect(position, "a message that changed its shape")}
@@ -113,10 +147,17 @@ def _changes(index: Index, ledger: Ledger, position: int, new: Message) -> set[D
         if decision is None:
             if was.digest != now.digest:
                 found.add(Defect(position, "a block that no decision names was changed"))
-        elif was.kind is not Kind.RESULT or was.call_id != now.call_id:
-            found.add(Defect(position, "something other than a result was hidden"))
+        elif was.kind not in _HIDEABLE or (was.call_id, was.tool) != (now.call_id, now.tool):
+            found.add(Defect(position, "something that must stay was hidden"))
+        elif was.human and position == index.request and not _is_long_request(was, decision):
+            found.add(Defect(position, "the current request was left out"))
         elif not now.chars or now.tokens >= was.tokens:
-            found.add(Defect(position, "a result that was emptied or did not shrink"))
+            found.add(Defect(position, "a block that was emptied or did not shrink"))
         elif decision.stage == Stage.MASK and not index.consumed(position):
-            found.add(Defect(position, "an unread result that was masked"))
+            found.add(Defect(position, "an unread block that was masked"))
     return found
+
+
+def _is_long_request(block: Block, decision: Decision) -> bool:
+    """Tell whether this is the one case in which a part of the request is shortened."""
+    return block.kind is Kind.TEXT and decision.stage == Stage.PERSIST and block.chars >= LONG_TEXT

@@ -16,6 +16,7 @@ from typing import Any
 from .messages import EMPTY_CHAIN, Block, JsonObject, Kind, Message, link, plain
 from .wire import Wire
 
+LONG_TEXT = 10_000  # characters of a user's text that a decision may be about
 _HOT = 8  # newest messages, which clients still write to in place
 
 
@@ -34,8 +35,8 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """A tool result in the history: its place, the tool that gave it, its block's facts."""
+class Item:
+    """A block that a decision may be about: its place, its facts, of calls and results the tool."""
 
     message: int
     block: int
@@ -65,7 +66,12 @@ class Index:
         self.chain = [EMPTY_CHAIN]  # chain[n] names the first n messages
         self.sums = [0]  # sums[n] are the estimated tokens of the first n messages
         self.chars = [0]
-        self.results: list[Result] = []
+        self.results: list[Item] = []
+        self.media: list[Item] = []  # images and documents outside of results
+        self.calls: list[Item] = []
+        self.texts: list[Item] = []  # long ones of the user
+        self.floor = 0  # planning starts here: behind the provider's own compaction
+        self._starts: dict[bytes, list[int]] = {}  # digest of a message to its positions
         self._extents: list[int] = []
         self.last_assistant = -1
         self.request: int | None = None
@@ -180,16 +186,28 @@ class Index:
             self.last_assistant = position
         if facts.human:
             self.request = position
+        self._starts.setdefault(facts.digest, []).append(position)
         for number, block in enumerate(facts.blocks):
             if block.kind is Kind.CALL and block.call_id is not None:
                 self._calls[block.call_id] = (position, block)
+                self._keep(self.calls, (position, number), block, alterable=block.alterable)
             elif block.kind is Kind.RESULT and block.call_id is not None:
                 at, call = self._calls.get(block.call_id, (-1, None))
                 self._answered.add((at, block.call_id))
                 alterable = block.alterable and call is not None and call.alterable
-                tool = call.tool if call else None
-                self.results.append(Result(position, number, tool, block, alterable))
-                self._where.setdefault(block.digest, []).append((position, number))
+                self._keep(self.results, (position, number), block, alterable=alterable)
+            elif block.kind is Kind.MEDIA and facts.role == "user":
+                self._keep(self.media, (position, number), block)
+            elif block.kind is Kind.TEXT and facts.role == "user" and block.chars >= LONG_TEXT:
+                self._keep(self.texts, (position, number), block)
+            elif block.kind is Kind.BOUNDARY:
+                self.floor = position + 1
+
+    def _keep(
+        self, items: list[Item], place: tuple[int, int], block: Block, *, alterable: bool = True
+    ) -> None:
+        items.append(Item(*place, self.tool(block), block, alterable))
+        self._where.setdefault(block.digest, []).append(place)
 
     def consumed(self, message: int) -> bool:
         """Tell whether an assistant message stands after this one."""
@@ -200,11 +218,11 @@ class Index:
         _, call = self._calls.get(block.call_id or "", (-1, block))
         return call.tool
 
-    def results_after(self, place: tuple[int, int]) -> list[Result]:
-        """Return the results that stand behind a place, oldest first."""
-        return self.results[bisect_right(self.results, place, key=lambda r: r.place) :]
+    def behind(self, items: Sequence[Item], place: tuple[int, int]) -> Sequence[Item]:
+        """Return of items (`results`, `media`, …) those that stand behind a place."""
+        return items[bisect_right(items, place, key=lambda item: item.place) :]
 
-    def unconsumed(self) -> list[Result]:
+    def unconsumed(self) -> list[Item]:
         """Return the results that the model has not been shown yet, oldest first."""
         found = []
         for result in reversed(self.results):
@@ -215,12 +233,7 @@ class Index:
 
     def exchange(self, message: int) -> int:
         """Return where the exchange of this message starts: at its run of assistant messages."""
-        at = message
-        while at > 0 and self.messages[at].role != "assistant":
-            at -= 1
-        while at > 0 and self.messages[at - 1].role == "assistant":
-            at -= 1
-        return at
+        return turn_start(self.messages, message)
 
     def exchange_end(self, start: int) -> int:
         """Return where the exchange that starts here ends."""
@@ -238,8 +251,30 @@ class Index:
         )
 
     def places(self, digest: bytes) -> Sequence[tuple[int, int]]:
-        """Return where result blocks of this digest stand, oldest first."""
+        """Return where blocks of this digest stand that decisions may be about, oldest first."""
         return self._where.get(digest, ())
+
+    def starts(self, digest: bytes) -> Sequence[int]:
+        """Return where messages of this digest stand, oldest first."""
+        return self._starts.get(digest, ())
+
+    def is_boundary(self, position: int) -> bool:
+        """Tell whether an exchange starts here: cuts fall nowhere else."""
+        messages = self.messages
+        return position == 0 or (
+            position < len(messages)
+            and messages[position].role == "assistant"
+            and messages[position - 1].role != "assistant"
+        )
+
+
+def turn_start(messages: Sequence[Message], at: int) -> int:
+    """Return where the run of assistant messages starts that a message is of or follows."""
+    while at > 0 and messages[at].role != "assistant":
+        at -= 1
+    while at > 0 and messages[at - 1].role == "assistant":
+        at -= 1
+    return at
 
 
 def turn_end(messages: Sequence[Message], start: int) -> int:

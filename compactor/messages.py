@@ -12,7 +12,7 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import orjson
 
@@ -41,6 +41,7 @@ class Kind(StrEnum):
     RESULT = "result"
     THINKING = "thinking"
     OPAQUE = "opaque"
+    BOUNDARY = "boundary"  # what stands before it, the provider does not read
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Block:
 
     `chars` counts the characters of text that the model reads in it, `tokens` is an estimate.
     `call_id` joins a call and its result; `media` is the part of `tokens` that images and
-    documents inside a result take. `alterable` is false for what must pass unchanged.
+    documents take. `alterable` is false for what must pass unchanged.
     """
 
     kind: Kind
@@ -81,6 +82,18 @@ class Message:
     def human(self) -> bool:
         """Whether the human speaks in it."""
         return any(block.human for block in self.blocks)
+
+
+class Note(NamedTuple):
+    """What a block gives way to.
+
+    `keep_media`: a result's images and documents stay beside the text. `keys`: of a call, the
+    arguments whose values give way.
+    """
+
+    text: str
+    keep_media: bool = False
+    keys: tuple[str, ...] = ()
 
 
 def plain(value: object, where: str = "message") -> Any:

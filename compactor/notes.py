@@ -6,8 +6,9 @@ first and outside the payload. A look-alike of a note's tag inside a payload is 
 
 import re
 from base64 import b32encode
+from collections.abc import Sequence
 
-READ_TOOL = "read_transcript"
+READ_TOOL, SEARCH_TOOL = "read_transcript", "search_transcript"
 HANDLE_DIGITS = 8
 
 _TAG = re.compile(r"<(?=/?persisted-output\b)", re.IGNORECASE)
@@ -16,7 +17,7 @@ _TELLING = re.compile(
     r"|cannot|not found|passed|exit (?:code|status)|exited|timed? ?out|warning)\b",
     re.IGNORECASE,
 )
-_LONGEST_TITLE = 128  # with eleven digits in both counts and a handle of twenty
+LONGEST_TITLE = 128  # with eleven digits in both counts and a handle of twenty
 _SCANNED = 20_000
 _CLIPPED = "…"
 
@@ -77,9 +78,51 @@ def masked(name: str, tool: str | None, text: str, *, scent: int, readable: bool
     return f"{title}\n{kept}" if kept else title
 
 
+def masked_media(name: str, kind: str, *, readable: bool) -> str:
+    """Return the note for an old image or document of the user."""
+    where = f" · {READ_TOOL} shows it" if readable else ""
+    return f"[Earlier {kind} saved: {name}{where}]"
+
+
+def masked_input(name: str, chars: int, *, readable: bool) -> str:
+    """Return the note for a long argument of an old call, `chars` characters long."""
+    where = f" · {READ_TOOL} reads it" if readable else ""
+    return f"[Earlier argument saved: {name} · {chars} characters{where}]"
+
+
+def archived(name: str, count: int, *, readable: bool) -> str:
+    """Return the note for `count` messages that left the view together."""
+    noun = "message" if count == 1 else "messages"
+    where = f" · {READ_TOOL} or {SEARCH_TOOL} reads them" if readable else ""
+    return f"[{count} {noun} archived: {name}{where}]"
+
+
+def user_messages(said: Sequence[tuple[int, str]], left_out: int) -> str:
+    """Return what the user said in an archived range, oldest first, each under its number.
+
+    `left_out` counts those for which there was no room.
+    """
+    lines = [f"[User messages of that range, verbatim{_older(left_out)}]"]
+    for number, text in said:
+        lines += [f"[user message {number}]", text]
+    return "\n".join(lines)
+
+
+def current_request(number: int) -> str:
+    """Return the line before the blocks of the current request, which stand as they are."""
+    return (
+        f"[user message {number}, the current request when this was written; "
+        "a later user message replaces it]"
+    )
+
+
+def _older(left_out: int) -> str:
+    return f"; {left_out} older ones are in the archive only" if left_out else ""
+
+
 def longest_mask(tool: str | None, scent: int) -> int:
     """Return a length in characters that no mask of a result of this tool exceeds."""
-    return _LONGEST_TITLE + len(tool or "") + scent
+    return LONGEST_TITLE + len(tool or "") + scent
 
 
 def telling(text: str, limit: int) -> str:

@@ -4,11 +4,11 @@ from .decisions import DecisionSet
 from .index import Index
 from .ledger import Ledger
 from .policy import Policy, Stage
-from .stages import PLANNERS, Draft
+from .stages import PLANNERS, Draft, archive, mask
 from .tokens import Budget
 from .wire import Wire
 
-ARRIVAL, TRIGGER = "arrival", "trigger"
+ARRIVAL, TRIGGER, COUNT = "arrival", "trigger", "count"
 
 
 def plan(  # noqa: PLR0913 - everything that a decision may depend on
@@ -17,8 +17,8 @@ def plan(  # noqa: PLR0913 - everything that a decision may depend on
     """Return the set to take now, or None when there is nothing to leave out.
 
     New results are shortened whenever they are too large; the other stages run only when the
-    view is above the trigger, one after the other while it is above the target, and their
-    decisions are one set.
+    view is above the trigger (or, to archive, has too many messages), one after the other while
+    it is above the target, and their decisions are one set.
     """
     if index.open_ended():
         return None
@@ -27,17 +27,28 @@ def plan(  # noqa: PLR0913 - everything that a decision may depend on
     if Stage.PERSIST in policy.stages:
         PLANNERS[Stage.PERSIST](draft)
     reason = ARRIVAL
+    crowded = Stage.ARCHIVE in policy.stages and archive.is_crowded(draft)
     if draft.size > budget.messages * trigger(policy, budget):
-        arrived = dict(draft.decisions), draft.size
-        for stage in policy.stages:
-            if stage != Stage.PERSIST and draft.size > policy.target * budget.messages:
-                PLANNERS[stage](draft)
-        if draft.worth(draft.size, before=arrived[1]):
-            reason = TRIGGER
-        else:
-            draft.decisions, draft.size = arrived
-    decisions = tuple(draft.decisions[place] for place in sorted(draft.decisions))
-    return DecisionSet(len(index), reason, before, draft.size, decisions) if decisions else None
+        reason = _compact(draft)
+    elif crowded:
+        PLANNERS[Stage.ARCHIVE](draft)
+        reason = ARRIVAL if draft.range is None else COUNT
+    made = draft.decisions
+    return DecisionSet(len(index), reason, before, draft.size, made) if made else None
+
+
+def _compact(draft: Draft) -> str:
+    """Let the stages that break the cached prefix propose, if it pays; return the reason."""
+    arrived = dict(draft.blocks), draft.size
+    for stage in draft.policy.stages:
+        if stage != Stage.PERSIST and draft.size > draft.policy.target * draft.budget.messages:
+            PLANNERS[stage](draft)
+    if Stage.MASK in draft.policy.stages and draft.size > draft.budget.messages:
+        mask.fit(draft)
+    if draft.worth(draft.size, before=arrived[1]):
+        return TRIGGER
+    draft.keep_only(*arrived)
+    return ARRIVAL
 
 
 def trigger(policy: Policy, budget: Budget) -> float:

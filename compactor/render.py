@@ -1,16 +1,32 @@
-"""From a history and its sets to the messages that are sent, step by step as both grow."""
+"""From a history and its sets to the messages that are sent, step by step as both grow.
 
-from collections.abc import Iterable, Sequence
+Positions are those of the history throughout: a range's notes stand at its first message, and
+nothing at the others. `offset` says where a position is in the view.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from .decisions import DecisionSet
+from .decisions import DecisionSet, RangeDecision
 from .index import Edit, Index
-from .ledger import empty, extend, resolve
-from .messages import JsonObject, Message, link
+from .ledger import Hidden, empty, extend, resolve
+from .messages import JsonObject, Message, Note, link
 from .policy import INJECTED, Stage
 from .wire import Wire
 
 _HOT = 8  # newest messages, among which clients move their cache marks
+
+
+@dataclass(frozen=True, slots=True)
+class _Notes:
+    """What stands in a range's place: messages, their facts, and the mark on the last of them."""
+
+    decision: RangeDecision
+    messages: tuple[JsonObject, ...]
+    facts: tuple[Message, ...]
+    mark: object = None
 
 
 class Renderer:
@@ -27,6 +43,7 @@ class Renderer:
         self.ledger = empty()
         self.changed = 0  # first message of the view that differs from the view before
         self._replaced: dict[int, tuple[JsonObject, Message]] = {}
+        self._notes: dict[int, _Notes] = {}  # by the first message of the range
         self._untouched = 0  # what `changed` was before the newest set
         self.marks: list[list[int]] = []
         self._marked: set[int] = set()
@@ -42,7 +59,7 @@ class Renderer:
         edit = self.index.sync(messages)
         self.changed = edit.start
         revived = edit.added and (
-            any(map(self.index.places, self.ledger.dormant)) or self._is_about(edit)
+            any(map(self._stands, self.ledger.dormant)) or self._is_about(edit)
         )
         inside = edit.start + edit.added < len(self.index)
         if edit.removed or inside or revived:
@@ -58,6 +75,10 @@ class Renderer:
         self._link()
         return edit
 
+    def _stands(self, digest: bytes) -> bool:
+        """Tell whether a block or a message of this digest stands in the history."""
+        return bool(self.index.places(digest) or self.index.starts(digest))
+
     def _is_about(self, edit: Edit) -> bool:
         """Tell whether a decision is about a block that equals one in the new messages."""
         new = self.index.messages[edit.start : edit.start + edit.added]
@@ -67,12 +88,14 @@ class Renderer:
     def adopt(self, one: DecisionSet) -> None:
         """Put one more set in force."""
         self._untouched = self.changed
-        before = self.ledger.active
+        before = self.ledger
         self.ledger = extend(self.ledger, one, self.index)
+        if self.ledger.ranges != before.ranges:
+            self._place_ranges(before.ranges, Edit(len(self.index), 0, 0))
         for position, decisions in self.ledger.active.items():
-            if before.get(position) is not decisions:
+            if before.active.get(position) is not decisions:
                 self._replaced[position] = self._render(position)
-                self.changed = min(self.changed, position)
+                self._note_change(position)
         self._link()
 
     def withdraw(self) -> None:
@@ -87,7 +110,7 @@ class Renderer:
 
     def _resolve(self, sets: Iterable[DecisionSet], edit: Edit) -> None:
         """Work out anew which decisions hold, and keep the replaced messages that still serve."""
-        held, kept = self.ledger.active, self._replaced
+        held, kept, ranges = self.ledger.active, self._replaced, self.ledger.ranges
         self.ledger = resolve(sets, self.index)
         shift, end = edit.added - edit.removed, edit.start + edit.added
         self._replaced = {}
@@ -98,13 +121,37 @@ class Renderer:
                 self._replaced[position] = kept[was]
             else:
                 self._replaced[position] = self._render(position)
-                self.changed = min(self.changed, position)
+                self._note_change(position)
         for was in kept.keys() - self._replaced.keys():
-            self.changed = min(self.changed, was)
+            self._note_change(was)
+        self._place_ranges(ranges, edit)
+
+    def _note_change(self, position: int) -> None:
+        if self.ledger.hidden(position) is None:
+            self.changed = min(self.changed, position)
+
+    def _place_ranges(self, before: Sequence[Hidden], edit: Edit) -> None:
+        """Make the notes of the ranges in force, and see where the first one changed."""
+        end, shift = edit.start + edit.removed, edit.added - edit.removed
+        held = {
+            (one.start + shift if one.start >= end else one.start, one.decision) for one in before
+        }
+        now = {(one.start, one.decision) for one in self.ledger.ranges}
+        self.changed = min([self.changed, *(start for start, _ in held ^ now)])
+        kept = {notes.decision: notes for notes in self._notes.values()}
+        self._notes = {
+            start: kept.get(decision) or self._make_notes(decision) for start, decision in now
+        }
+
+    def _make_notes(self, decision: RangeDecision, mark: object = None) -> _Notes:
+        *others, last = decision.messages
+        messages = (*others, last if mark is None else self.wire.marked(last, mark))
+        facts = tuple(self.wire.inspect(each, self.index.is_injected) for each in messages)
+        return _Notes(decision, messages, facts, mark)
 
     def _render(self, position: int) -> tuple[JsonObject, Message]:
         notes = {
-            block: (decision.note, decision.stage == Stage.PERSIST)
+            block: Note(decision.note, decision.stage == Stage.PERSIST, decision.keys)
             for block, decision in self.ledger.active[position].items()
         }
         message = self.wire.replace(self.index.plain[position], notes)
@@ -116,7 +163,7 @@ class Renderer:
         `marks` then gives message and block position of each cache mark in it. Clients move marks
         inside dictionaries that the index has seen already; they are looked for where they stood
         last and among the newest messages, since looking everywhere would cost more the longer
-        the history is.
+        the history is. A range's notes take over the newest mark inside it.
         """
         count = len(self.index)
         self._marked.update(range(max(count - _HOT, 0), count))
@@ -125,13 +172,58 @@ class Renderer:
             if marks[position] != self.wire.marks(self._replaced[position][0]):
                 self._replaced[position] = self._render(position)
         self._marked = {position for position, blocks in marks.items() if blocks}
-        self.marks = [[at, block] for at in sorted(self._marked) for block in marks[at]]
-        if not self._replaced:
+        self._mark_notes(marks)
+        self.marks = self._marks(marks)
+        if not self._replaced and not self._notes:
             return history
         view = list(history)
         for position, (message, _) in self._replaced.items():
             view[position] = message
+        for one in reversed(self.ledger.ranges):
+            view[one.start : one.end] = self._notes[one.start].messages
         return view
+
+    def _mark_notes(self, marks: Mapping[int, Mapping[int, object]]) -> None:
+        marked = sorted(self._marked)
+        for one in self.ledger.ranges:
+            at = bisect_left(marked, one.end) - 1
+            mark = None
+            if at >= 0 and marked[at] >= one.start:
+                mark = _last_mark(marks[marked[at]])
+            if mark != self._notes[one.start].mark:
+                self._notes[one.start] = self._make_notes(one.decision, mark)
+
+    def _marks(self, marks: Mapping[int, Mapping[int, object]]) -> list[list[int]]:
+        """Return the places of cache marks in the view."""
+        places = [
+            [self.offset(at), block]
+            for at in self._marked
+            if self.ledger.hidden(at) is None
+            for block in marks[at]
+        ]
+        for start, notes in self._notes.items():
+            if notes.mark is not None:
+                at = self.offset(start) + len(notes.messages) - 1
+                places.append([at, len(notes.facts[-1].blocks) - 1])
+        return sorted(places)
+
+    def offset(self, position: int) -> int:
+        """Return how many messages of the view come from before a position of the history."""
+        at = position
+        for one in self.ledger.ranges:
+            if one.start >= position:
+                break
+            at -= min(one.end, position) - one.start - len(self._notes[one.start].messages)
+        return at
+
+    def facts(self, position: int) -> tuple[Message, ...]:
+        """Return the facts of what the view shows at a position of the history."""
+        if (notes := self._notes.get(position)) is not None:
+            return notes.facts
+        if self.ledger.hidden(position) is not None:
+            return ()
+        made = self._replaced.get(position)
+        return (made[1] if made else self.index.messages[position],)
 
     @property
     def estimated(self) -> int:
@@ -139,23 +231,25 @@ class Renderer:
         return self.index.sums[-1] - self.ledger.saved
 
     @property
-    def replaced(self) -> dict[int, Message]:
-        """Return the facts of the messages that do not stand in the view as they are."""
-        return {position: facts for position, (_, facts) in self._replaced.items()}
-
-    @property
     def chain(self) -> list[bytes]:
-        """Return the chain digests of the view: `chain[n]` names its first n messages."""
+        """The view's chain digests: `chain[n]` names what it shows of the first n messages."""
         return self.index.chain if self._chain is None else self._chain
 
     def _link(self) -> None:
-        if not self._replaced:
+        if not self._replaced and not self._notes:
             self._chain = None
             return
         if self._chain is None:
-            self._chain = self.index.chain[: min(self._replaced) + 1]
+            self._chain = self.index.chain[: min((*self._replaced, *self._notes)) + 1]
         del self._chain[self.changed + 1 :]
         for position in range(len(self._chain) - 1, len(self.index)):
-            made = self._replaced.get(position)
-            facts = made[1] if made else self.index.messages[position]
-            self._chain.append(link(self._chain[-1], facts.digest))
+            last = self._chain[-1]
+            for facts in self.facts(position):
+                last = link(last, facts.digest)
+            self._chain.append(last)
+
+
+def _last_mark(blocks: Mapping[int, object]) -> object:
+    """Return the last cache mark that the wire format found in a message."""
+    held = blocks[max(blocks)]
+    return next(mark for mark in reversed(held) if mark is not None)  # type: ignore[call-overload]

@@ -9,15 +9,16 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from compactor.storage import Keys, StorageError, new_name
 
 from .check import defects
+from .decisions import AnyDecision, RangeDecision
 from .errors import CompactorError
-from .index import Index
+from .index import Index, turn_start
 from .messages import EMPTY_CHAIN, JsonObject, Kind, Message, canonical, link
 from .policy import Policy
 from .session import Compactor
@@ -86,7 +87,7 @@ def scaled(recording: Recording, times: int) -> Recording:
                 human = None if point.human is None else point.human + first
                 usage = None if turn else point.usage
                 requests.append(RequestPoint(point.length + first, point.model, usage, human))
-    return Recording(recording.path, recording.format, messages, requests, recording.warnings)
+    return replace(recording, messages=messages, requests=requests)
 
 
 def _answered(messages: Sequence[JsonObject]) -> int:
@@ -270,15 +271,20 @@ def _measured(used: int | None, overhead: int | None, estimated: int) -> int | N
 
 def _illegal(index: Index, sent: _Meter, wire: Wire, view: View) -> bool:
     """Tell whether a view breaks what every view must keep."""
-    start = index.exchange(min(sent.common, len(index) - 1)) if len(index) else 0
-    if defects(sent.facts, start) - defects(index.messages, start):
+    new, old = sent.facts, index.messages
+    start = turn_start(new, min(sent.common, len(new) - 1)) if new else 0
+    # Counted from the end, where view and history go side by side.
+    there = turn_start(old, max(len(old) - len(new) + start, 0)) if old else 0
+    extra = Counter(defect.what for defect in defects(new, start))
+    if extra - Counter(defect.what for defect in defects(old, there)):
         return True
     if index.request is not None and not _asked(index.messages[index.request], sent.facts):
         return True
+    shift = len(old) - len(new)
     texts = {
-        (position, number): wire.result_text(view.messages[position], number)
-        for position in range(index.last_assistant + 1, len(view.messages))
-        for number, block in enumerate(sent.facts[position].blocks)
+        (position + shift, number): wire.block_text(view.messages[position], number)
+        for position in range(index.last_assistant + 1 - shift, len(new))
+        for number, block in enumerate(new[position].blocks)
         if block.kind is Kind.RESULT
     }
     return any(
@@ -298,6 +304,13 @@ def _asked(request: Message, sent: Sequence[Message]) -> bool:
     return False
 
 
+def _original(wire: Wire, messages: list[JsonObject], decision: AnyDecision) -> bytes:
+    if isinstance(decision, RangeDecision):
+        start = decision.span.start
+        return canonical(messages[start : start + decision.span.length])
+    return wire.block_bytes(messages[decision.target.message], decision.target.block)
+
+
 def _prove(  # noqa: PLR0913, PLR0917 - one proof, in one place
     report: Report,
     recording: Recording,
@@ -312,8 +325,7 @@ def _prove(  # noqa: PLR0913, PLR0917 - one proof, in one place
         transcript.handles()
         for one in transcript.sets:
             for decision in one.decisions:
-                target = decision.target
-                original = wire.result_bytes(recording.messages[target.message], target.block)
+                original = _original(wire, recording.messages, decision)
                 try:
                     report.differing += transcript.read(decision.handle) != original
                 except (StorageError, CompactorError, OSError):

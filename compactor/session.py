@@ -4,8 +4,6 @@ One request runs through `view` from top to bottom: take in the history, plan a 
 makes of the view, store it, render.
 """
 
-import hashlib
-import heapq
 import logging
 import os
 import threading
@@ -22,20 +20,21 @@ from compactor.storage import Keys, MissingKey, StorageError, Vault, new_name
 from . import notes
 from .check import violations
 from .decisions import DecisionSet
+from .describe import Largest, stats
 from .errors import BadMessage, Closed, UnknownHandle
-from .index import Edit, Index
+from .index import Edit
 from .messages import JsonObject, canonical, plain
+from .originals import original
 from .plan import plan
-from .policy import Policy, Stage
+from .policy import Policy
 from .recorder import Prepared, Recorder
 from .render import Renderer
 from .tokens import DEFAULT_WINDOW, Anchor, Budget, budget, estimate_bytes
 from .transcript import Transcript, vault_root
-from .view import Contributor, Stats, View
+from .view import Stats, View
 from .wire import Wire, wire_format
 
 _LOG = logging.getLogger("compactor")
-_LARGEST = 5
 _SUCCESSORS, _LONGEST_BASE = 1_000, 60
 # Arguments of `messages.create` that say how to reach the provider, not what to ask.
 _TRANSPORT = ("extra_headers", "extra_query", "timeout")
@@ -71,8 +70,7 @@ class Compactor:
         self._overhead = 0  # and for system prompt and tools beside it
         self._anchor: Anchor | None = None
         self._refused: str | None = None  # why the last turn was not stored
-        # How many messages of the view were searched for its largest blocks, and those.
-        self._counted: tuple[int, tuple[Contributor, ...]] = (0, ())
+        self._largest = Largest()
         # What an earlier process left: length and chain digest of its last view, its anchor.
         self._left = (*recorder.sent, recorder.anchor) if recorder and recorder.sent else None
         self._shown = self._left  # the same of the last view of this process
@@ -167,7 +165,7 @@ class Compactor:
         recorder.abandon()
         self._renderer = Renderer(self._wire, self._policy.not_human)
         self._renderer.put(recorder.sets)
-        self._sent, self._counted = 0, (0, ())
+        self._sent, self._largest = 0, Largest()
         self._left = self._shown
 
     def _check_open(self) -> None:
@@ -214,7 +212,7 @@ class Compactor:
         if one is None:
             return None
         renderer.adopt(one)
-        found = violations(renderer.index, renderer.ledger, renderer.replaced, one)
+        found = violations(renderer, one)
         if found:
             renderer.withdraw()
             _LOG.error("a compaction failed its check and was dropped: %s", found[0].what)
@@ -253,59 +251,28 @@ class Compactor:
         self._sent, self._estimated = len(messages), renderer.estimated
         self._shown = len(messages), renderer.chain[len(messages)], self._anchor
         self._overhead = room.overhead
-        stats = self._stats(one, room, range(stable, sent if rewrites is not None else stable))
+        rewritten = range(stable, sent if rewrites is not None else stable)
+        measured = stats(renderer, one, room, rewritten)
         if one is not None:
             _LOG.info(
-                "compacted (%s): %d to %d tokens (estimated), %d persisted, %d masked in view",
-                *(one.reason, one.before, one.after, stats.persisted, stats.masked),
+                "compacted (%s): %d to %d tokens (estimated); in view %d persisted, %d masked, "
+                "%d messages archived",
+                *(one.reason, one.before, one.after),
+                *(measured.persisted, measured.masked, measured.archived_messages),
             )
-        over = stats.view_tokens > room.messages
+        over = measured.view_tokens > room.messages
         return View(
             messages=shown,
             changed=shown is not messages,
             decisions=one.decisions if one else (),
-            rewrites_from=rewrites,
-            stable_prefix=stable,
-            stats=stats,
+            rewrites_from=None if rewrites is None else renderer.offset(rewrites),
+            stable_prefix=renderer.offset(stable),
+            stats=measured,
             over_budget=over,
-            largest=self._largest() if over else (),
+            largest=self._largest.of(renderer) if over else (),
             unfinished=renderer.index.open_ended(),
             degraded=degraded,
         )
-
-    def _stats(self, one: DecisionSet | None, room: Budget, rewritten: range) -> Stats:
-        index, ledger = self._renderer.index, self._renderer.ledger
-        view_tokens = one.after if one else room.size(self._renderer.estimated)
-        replaced = self._renderer.replaced if rewritten else {}
-        return Stats(
-            original_chars=index.chars[-1],
-            view_chars=index.chars[-1] - ledger.saved_chars,
-            original_tokens=view_tokens + ledger.saved,
-            view_tokens=view_tokens,
-            window=room.window,
-            persisted=ledger.shown.get(Stage.PERSIST, 0),
-            masked=ledger.shown.get(Stage.MASK, 0),
-            rewritten_tokens=sum(
-                (replaced.get(position) or index.messages[position]).tokens
-                for position in rewritten
-                if position < len(index)
-            ),
-        )
-
-    def _largest(self) -> tuple[Contributor, ...]:
-        """Name the largest blocks of the view; what it shares with the last one is known."""
-        renderer, (counted, found) = self._renderer, self._counted
-        if renderer.changed < counted:
-            counted, found = 0, ()
-        replaced = renderer.replaced
-        new = [
-            Contributor(at, number, block.kind, renderer.index.tool(block), block.tokens)
-            for at, facts in enumerate(renderer.index.messages[counted:], counted)
-            for number, block in enumerate((replaced.get(at) or facts).blocks)
-        ]
-        largest = tuple(heapq.nlargest(_LARGEST, [*found, *new], key=lambda each: each.tokens))
-        self._counted = len(renderer.index), largest
-        return largest
 
     def observe(self, reply_or_usage: object) -> None:
         """Learn from the answer to the last view: what it measured, and that it was answered.
@@ -348,7 +315,8 @@ class Compactor:
     def read(self, handle: str) -> bytes:
         """Return the exact original behind a handle.
 
-        That is the UTF-8 of a result that was one text, else the JSON of its blocks.
+        That is the UTF-8 of what was one text, else JSON: of a result's blocks, of a call's
+        input, of a list of messages.
 
         Raises:
             UnknownHandle: for a handle that this session did not issue.
@@ -367,8 +335,7 @@ class Compactor:
             transcript, self._transcript = self._transcript, None
             if transcript is not None:
                 transcript.close()
-            content = self._renderer.ledger.contents[handle]
-            found = _find(self._wire, self._renderer.index, content)
+            found = original(self._renderer, handle)
             if found is None:
                 raise
             return found
@@ -478,6 +445,7 @@ def _untouched(messages: list[Any], policy: Policy) -> View:
         window=policy.window or DEFAULT_WINDOW,
         persisted=0,
         masked=0,
+        archived_messages=0,
         rewritten_tokens=0,
     )
     return View(
@@ -492,12 +460,3 @@ def _untouched(messages: list[Any], policy: Policy) -> View:
         unfinished=False,
         degraded=None,
     )
-
-
-def _find(wire: Wire, index: Index, content: bytes) -> bytes | None:
-    """Find content by its SHA-256 among the results of the history at hand."""
-    for result in index.results:
-        data = wire.result_bytes(index.plain[result.message], result.block)
-        if hashlib.sha256(data).digest() == content:
-            return data
-    return None

@@ -17,9 +17,12 @@ import orjson
 
 from compactor.storage import Damaged, Frame, Keys, Kind, Place, Reader, Vault
 
-from .decisions import DecisionSet, decode_digest
+from .decisions import AnyDecision, DecisionSet, RangeDecision, decode_digest, range_digest
 from .errors import UnknownHandle
-from .messages import JsonObject
+from .index import Index
+from .messages import JsonObject, canonical
+from .originals import in_history
+from .policy import INJECTED
 from .recorded import Recorded
 from .render import Renderer
 from .wire import Wire, wire_format
@@ -91,7 +94,7 @@ class Transcript:
         self._reader = reader
         self._last: Place | None = None
         self._history: list[_Source] = []
-        self._sources: dict[str, tuple[_Source, int, bytes]] = {}
+        self._sources: dict[str, tuple[AnyDecision, list[_Source]]] = {}
         self._held: tuple[Place, Any] | None = None
         self._wire: Wire = wire_format("anthropic")
         self.sets: list[DecisionSet] = []
@@ -114,7 +117,8 @@ class Transcript:
     def read(self, handle: str) -> bytes:
         """Return the exact original behind a handle.
 
-        That is the UTF-8 of a result that was one text, else the JSON of its blocks.
+        That is the UTF-8 of what was one text, else JSON: of a result's blocks, of a call's
+        input, of a list of messages.
 
         Raises:
             UnknownHandle: for a handle that this session did not issue.
@@ -125,24 +129,43 @@ class Transcript:
         if handle not in self._sources:
             message = "no such handle in this session"
             raise UnknownHandle(message, hint="Transcript.handles() lists them.")
-        source, block, content = self._sources[handle]
+        decision, sources = self._sources[handle]
         with suppress(Damaged, LookupError):
-            data = self._wire.result_bytes(self._message(source), block)
-            if hashlib.sha256(data).digest() == content:
-                return data
-        return self._search(handle, content)
+            messages = [self._message(source) for source in sources]
+            if isinstance(decision, RangeDecision):
+                facts = [self._wire.inspect(each, lambda _: False) for each in messages]
+                if range_digest([each.digest for each in facts]) == decision.content:
+                    return canonical(messages)
+            else:
+                data = self._wire.block_bytes(messages[0], decision.target.block)
+                if hashlib.sha256(data).digest() == decision.content:
+                    return data
+        return self._search(decision)
 
-    def _search(self, handle: str, content: bytes) -> bytes:
+    def _search(self, decision: AnyDecision) -> bytes:
         """Find content by its digest wherever it stands: written anew, or in another place."""
+        found = None
+        if isinstance(decision, RangeDecision):
+            with suppress(Damaged):
+                index = Index(self._wire, INJECTED)
+                index.sync(self.messages())
+                found = in_history(decision, index, self._wire)
+        else:
+            found = self._search_blocks(decision.content)
+        if found is None:
+            text = "what this handle names cannot be read any more"
+            raise Damaged(text, where=decision.handle)
+        return found
+
+    def _search_blocks(self, content: bytes) -> bytes | None:
         for frame in self._reader.frames():
             if frame.kind is Kind.MESSAGES:
                 with suppress(Damaged):
                     for message in self._value(frame)["messages"]:
-                        for data in self._wire.results(message):
+                        for data in self._wire.contents(message):
                             if hashlib.sha256(data).digest() == content:
                                 return data
-        text = "what this handle names cannot be read any more"
-        raise Damaged(text, where=handle)
+        return None
 
     def _message(self, source: _Source) -> JsonObject:
         if source is None:
@@ -249,9 +272,11 @@ class Transcript:
             one = DecisionSet.decode(body)
             self.sets.append(one)
             for decision in one.decisions:
-                at = decision.target.message
-                source = history[at] if at < len(history) else None
-                self._sources[decision.handle] = source, decision.target.block, decision.content
+                at = decision.message
+                length = decision.span.length if isinstance(decision, RangeDecision) else 1
+                sources = history[at : at + length]
+                sources += [None] * (length - len(sources))
+                self._sources[decision.handle] = decision, sources
 
     def _value(self, frame: Frame) -> Any:
         """Return a record's body; messages of one record are often asked for in a row."""

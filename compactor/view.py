@@ -3,15 +3,16 @@
 from dataclasses import dataclass
 from typing import Any
 
-from .decisions import Decision
+from .decisions import AnyDecision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
     """Sizes of a view; tokens are estimates, anchored on real usage where it is known.
 
-    `persisted` and `masked` count the tool results that stand in the view as previews and as
-    lines; `rewritten_tokens` are those of already sent messages from the first changed one on,
+    `persisted` and `masked` count the blocks that stand in the view as previews and as lines,
+    `archived_messages` the messages that one note stands for; `rewritten_tokens` are those of
+    already sent messages from the first changed one on,
     which the provider's cache must take in anew.
     """
 
@@ -22,6 +23,7 @@ class Stats:
     window: int
     persisted: int
     masked: int
+    archived_messages: int
     rewritten_tokens: int
 
 
@@ -40,9 +42,10 @@ class Contributor:
 class View:
     """A compacted copy of the history, to be sent and not to be changed.
 
-    `messages` is the caller's own list where nothing is left out. `changed` tells whether
-    anything is. `decisions` are those that this call took. `rewrites_from` is the first message
-    already sent whose bytes this call changed (None: the cached prefix is whole);
+    Positions are those of `messages`, which is the caller's own list where nothing is left out.
+    `changed` tells whether anything is. `decisions` are those that this call took.
+    `rewrites_from` is the first message already sent whose bytes this call changed (None: the
+    cached prefix is whole);
     `stable_prefix` counts the leading messages that equal the previous view's, cache marks
     apart. `over_budget` says that the view is too large all the same, and `largest` names what
     takes the room. `unfinished` says that the history ends in a call without its result or in an
@@ -52,7 +55,7 @@ class View:
 
     messages: list[Any]
     changed: bool
-    decisions: tuple[Decision, ...]
+    decisions: tuple[AnyDecision, ...]
     rewrites_from: int | None
     stable_prefix: int
     stats: Stats

@@ -26,7 +26,7 @@ _SUMS = (
     *("view_mismatches", "illegal_views"),
 )
 _WARNINGS = 5
-_ALL_STAGES = (*STAGES, "archive", "summarize")
+_ALL_STAGES = (*STAGES, "summarize")
 
 _EPILOG = """\b
 Examples:

@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 
 from compactor.policy import Stage
 
-from . import mask, persist
+from . import archive, mask, persist
 from .draft import Draft
 
 PLANNERS: Mapping[str, Callable[[Draft], None]] = {
     Stage.PERSIST: persist.plan,
     Stage.MASK: mask.plan,
+    Stage.ARCHIVE: archive.plan,
 }
 
 __all__ = ["PLANNERS", "Draft"]

@@ -4,12 +4,15 @@ import hashlib
 from dataclasses import dataclass, field
 
 from compactor import notes
-from compactor.decisions import Decision
-from compactor.index import Index, Result
-from compactor.ledger import Ledger, target
+from compactor.decisions import AnyDecision, Decision, RangeDecision
+from compactor.index import Index, Item
+from compactor.ledger import Hidden, Ledger, span, target
+from compactor.messages import JsonObject, Kind
 from compactor.policy import Policy, Stage
 from compactor.tokens import Budget, estimate_text
 from compactor.wire import Wire
+
+CHARS_A_TOKEN = 3
 
 
 @dataclass(slots=True)
@@ -26,22 +29,34 @@ class Draft:
     policy: Policy
     readable: bool
     size: int
-    decisions: dict[tuple[int, int], Decision] = field(default_factory=dict)
+    blocks: dict[tuple[int, int], Decision] = field(default_factory=dict)
+    range: Hidden | None = None
+    _range_gain: int = 0
     _contents: dict[str, bytes] = field(default_factory=dict)
 
-    def current(self, result: Result) -> Decision | None:
-        """Return the decision that holds for a result, proposed or in force."""
-        proposed = self.decisions.get(result.place)
-        return proposed or self.ledger.decision(result.message, result.block)
+    @property
+    def decisions(self) -> tuple[AnyDecision, ...]:
+        """What is proposed, in the order of the places; nothing inside a range beside it."""
+        blocks = [self.blocks[place] for place in sorted(self.blocks)]
+        if self.range is None:
+            return tuple(blocks)
+        start, end = self.range.start, self.range.end
+        before = [one for one in blocks if one.message < start]
+        behind = [one for one in blocks if one.message >= end]
+        return (*before, self.range.decision, *behind)
 
-    def tokens(self, result: Result) -> int:
-        """Return the estimated tokens of a result as the view would show it."""
-        decision = self.current(result)
-        return decision.tokens if decision else result.facts.tokens
+    def current(self, item: Item) -> Decision | None:
+        """Return the decision that holds for a block, proposed or in force."""
+        return self.blocks.get(item.place) or self.ledger.decision(item.message, item.block)
 
-    def text(self, result: Result) -> str:
-        """Return the whole text of a result."""
-        return self.wire.result_text(self.index.plain[result.message], result.block)
+    def tokens(self, item: Item) -> int:
+        """Return the estimated tokens of a block as the view would show it."""
+        decision = self.current(item)
+        return decision.tokens if decision else item.facts.tokens
+
+    def text(self, item: Item) -> str:
+        """Return the whole text of a block."""
+        return self.wire.block_text(self.index.plain[item.message], item.block)
 
     def worth(self, after: int, before: int | None = None) -> bool:
         """Tell whether going down to `after` tokens pays for breaking the cached prefix.
@@ -52,49 +67,122 @@ class Draft:
         least = max(self.policy.min_gain * room, 1)
         return before > room >= after or before - after >= least
 
-    def intact(self, result: Result) -> bool:
-        """Tell whether a result still is what was recorded: its owner may have written to it."""
-        return self.wire.block_digest(self.index.plain[result.message], result.block) == (
-            result.facts.digest
-        )
+    def is_hidden(self, message: int) -> bool:
+        """Tell whether a range hides a message, proposed or in force."""
+        proposed = self.range is not None and self.range.start <= message < self.range.end
+        return proposed or self.ledger.hidden(message) is not None
 
-    def persist(self, result: Result, *, head: int, tail: int) -> bool:
-        """Propose a preview in the place of a result; False where it may not stand there."""
-        name, content = self._handle(result)
-        text = self.text(result)
-        note = notes.persisted(
-            name, result.tool, text, head=head, tail=tail, readable=self.readable
-        )
-        return self._propose(Stage.PERSIST, result, name, content, note, result.facts.media)
+    def intact(self, item: Item) -> bool:
+        """Tell whether a block still is what was recorded: its owner may have written to it."""
+        message = self.index.plain[item.message]
+        return self.wire.block_digest(message, item.block) == item.facts.digest
 
-    def mask(self, result: Result) -> bool:
-        """Propose one line in the place of a result; False where it may not stand there."""
-        name, content = self._handle(result)
-        scent = self.policy.mask.scent_chars
-        text = self.text(result)
-        note = notes.masked(name, result.tool, text, scent=scent, readable=self.readable)
-        return self._propose(Stage.MASK, result, name, content, note, 0)
+    def persist(self, item: Item, *, head: int, tail: int) -> bool:
+        """Propose a preview in the place of a block; False where it may not stand there."""
+        name, content = self._handle(item)
+        text = self.text(item)
+        note = notes.persisted(name, item.tool, text, head=head, tail=tail, readable=self.readable)
+        media = item.facts.media if item.facts.kind is Kind.RESULT else 0
+        tokens = estimate_text(note) + media
+        return self._propose(item, Stage.PERSIST, name, content, tokens, note)
+
+    def mask(self, item: Item) -> bool:
+        """Propose one line in the place of a block; False where it may not stand there."""
+        name, content = self._handle(item)
+        if item.facts.kind is Kind.MEDIA:
+            kind = str(self.wire.block_kind(self.index.plain[item.message], item.block))
+            note = notes.masked_media(name, kind, readable=self.readable)
+        else:
+            scent, text = self.policy.mask.scent_chars, self.text(item)
+            note = notes.masked(name, item.tool, text, scent=scent, readable=self.readable)
+        return self._propose(item, Stage.MASK, name, content, estimate_text(note), note)
+
+    def mask_inputs(self, item: Item, keys: dict[str, int]) -> bool:
+        """Propose one line in the place of some arguments of a call, given with their lengths."""
+        name, content = self._handle(item)
+        note = notes.masked_input(name, sum(keys.values()), readable=self.readable)
+        rest = max(item.facts.chars - sum(keys.values()), 0)
+        tokens = estimate_text(note) * len(keys) + rest // CHARS_A_TOKEN
+        return self._propose(item, Stage.MASK, name, content, tokens, note, tuple(keys), rest)
 
     def _propose(  # noqa: PLR0913, PLR0917 - a decision's parts
-        self, stage: str, result: Result, name: str, content: bytes, note: str, media: int
+        self,
+        item: Item,
+        stage: str,
+        name: str,
+        content: bytes,
+        tokens: int,
+        note: str,
+        keys: tuple[str, ...] = (),
+        rest: int = 0,
     ) -> bool:
-        tokens = estimate_text(note) + media
-        before = self.tokens(result)
-        if tokens >= before or not self.intact(result):
+        before = self.tokens(item)
+        if tokens >= before or not self.intact(item):
             return False
-        place = target(result.message, result.block, self.index)
-        self.decisions[result.place] = Decision(stage, place, name, content, tokens, note)
+        place = target(item.message, item.block, self.index)
+        self.blocks[item.place] = Decision(stage, place, name, content, tokens, note, keys, rest)
         self._contents[name] = content
         self.size -= before - tokens
         return True
 
-    def _handle(self, result: Result) -> tuple[str, bytes]:
-        data = self.wire.result_bytes(self.index.plain[result.message], result.block)
+    def hide(self, stage: str, start: int, end: int, messages: list[JsonObject], name: str) -> bool:
+        """Propose `messages` in the place of a range; False where that does not shorten the view.
+
+        Another range that was proposed gives way. What was proposed inside the range goes with it.
+        """
+        facts = [self.wire.inspect(each, self.index.is_injected) for each in messages]
+        tokens = sum(one.tokens for one in facts)
+        shown = sum(self.shown(message) for message in range(start, end))
+        if tokens >= shown:
+            return False
+        asked = self.index.request
+        inside = asked is not None and start <= asked < end
+        decision = RangeDecision(
+            stage,
+            span(start, end, self.index),
+            name,
+            self.index.messages[asked].digest if inside and asked is not None else None,
+            tokens,
+            sum(one.chars for one in facts),
+            tuple(messages),
+        )
+        self.range = Hidden(start, end, decision)
+        self._contents[name] = decision.content
+        self.size += self._range_gain - (shown - tokens)
+        self._range_gain = shown - tokens
+        return True
+
+    def keep_only(self, blocks: dict[tuple[int, int], Decision], size: int) -> None:
+        """Go back to these proposals, which left a view of `size`."""
+        self.blocks, self.size = blocks, size
+        self.range, self._range_gain = None, 0
+
+    def shown(self, message: int) -> int:
+        """Return the tokens that the view would show of a message; a range's count at its first."""
+        hidden = self.ledger.hidden(message)
+        if hidden is not None:
+            return hidden.decision.tokens if message == hidden.start else 0
+        facts = self.index.messages[message]
+        saved = 0
+        for block, decision in self.ledger.active.get(message, {}).items():
+            if (message, block) not in self.blocks:
+                saved += facts.blocks[block].tokens - decision.tokens
+        for number, block_facts in enumerate(facts.blocks):
+            if (proposed := self.blocks.get((message, number))) is not None:
+                saved += block_facts.tokens - proposed.tokens
+        return facts.tokens - saved
+
+    def _handle(self, item: Item) -> tuple[str, bytes]:
+        data = self.wire.block_bytes(self.index.plain[item.message], item.block)
         content = hashlib.sha256(data).digest()
+        return self.name("out", content), content
+
+    def name(self, kind: str, content: bytes) -> str:
+        """Return the handle of content: longer where a shorter one means something else."""
         digits = notes.HANDLE_DIGITS
         while True:
-            name = notes.handle("out", content, digits)
+            name = notes.handle(kind, content, digits)
             held = self.ledger.contents.get(name) or self._contents.get(name, content)
             if held == content:
-                return name, content
+                return name
             digits += 4

@@ -1,11 +1,17 @@
-"""Stage 2: results that the model has consumed become one line each, oldest first.
+"""Stage 2: what the model has consumed becomes one line each, oldest first.
 
-If what it has not consumed is too large on its own, those results keep a short preview, largest
-first: they are shortened, never hidden.
+That goes for tool results, for images and documents, and for the arguments of calls that the
+policy names. If, at the end, what it has not consumed is too large on its own, those results keep
+a short preview, largest first: they are shortened, never hidden.
 """
 
+from collections.abc import Iterator
+from heapq import merge
+from typing import NamedTuple
+
 from compactor import notes
-from compactor.index import Result
+from compactor.index import Item
+from compactor.messages import Kind
 from compactor.policy import Stage
 from compactor.tokens import estimate_bytes
 
@@ -14,43 +20,89 @@ from .draft import Draft
 _SHORT_HEAD, _SHORT_TAIL = 500, 200
 
 
+class _Candidate(NamedTuple):
+    """A block that may be masked, the tokens that this saves at the least, its arguments."""
+
+    item: Item
+    gain: int
+    keys: dict[str, int]
+
+
 def plan(draft: Draft) -> None:
-    """Propose masks until the view is down to the policy's target."""
-    _mask(draft)
-    _shorten_new(draft)
-    if draft.size > draft.budget.messages:  # what did not pay alone may make it fit now
-        _mask(draft)
-
-
-def _mask(draft: Draft) -> None:
-    candidates = _candidates(draft)
-    if draft.worth(draft.size - sum(gain for _, gain in candidates)):
+    """Propose masks until the view is down to the policy's target, if they pay."""
+    candidates = list(_candidates(draft))
+    if draft.worth(draft.size - sum(candidate.gain for candidate in candidates)):
         goal = draft.policy.target * draft.budget.messages
-        for result, _ in candidates:
+        for item, _, keys in candidates:
             if draft.size <= goal:
                 break
-            draft.mask(result)
+            if keys:
+                draft.mask_inputs(item, keys)
+            else:
+                draft.mask(item)
 
 
-def _candidates(draft: Draft) -> list[tuple[Result, int]]:
-    """Return what may be masked, oldest first, and the tokens that each saves at the least."""
-    policy = draft.policy.mask
+def fit(draft: Draft) -> None:
+    """Do what is left to do for a view that is larger than the budget when all stages have run."""
+    _shorten_new(draft)
+    if draft.size > draft.budget.messages:
+        _shorten_request(draft)
+    if draft.size > draft.budget.messages:  # what did not pay alone may make it fit now
+        plan(draft)
+
+
+def _candidates(draft: Draft) -> Iterator[_Candidate]:
+    """Go through what may be masked, oldest first."""
+    policy, index = draft.policy.mask, draft.index
+    after = max(draft.ledger.masked_to, (index.floor - 1, -1))
     kept = _kept(draft)
-    found = []
-    for result in draft.index.results_after(draft.ledger.masked_to):
-        decision = draft.current(result)
+    found = [index.behind(index.results, after)]
+    if policy.media:
+        found.append(index.behind(index.media, after))
+    if policy.inputs:
+        found.append(index.behind(index.calls, after))
+    for item in merge(*found, key=lambda item: item.place):
+        decision = draft.current(item)
         if (
-            not result.alterable
-            or (decision and decision.stage == Stage.MASK)
-            or not draft.index.consumed(result.message)
-            or result.place in kept
+            item.alterable
+            and not (decision and decision.stage == Stage.MASK)
+            and index.consumed(item.message)
+            and item.place not in kept
+            and not draft.is_hidden(item.message)
         ):
-            continue
-        longest = notes.longest_mask(result.tool, policy.scent_chars)
-        gain = draft.tokens(result) - estimate_bytes(longest)
-        if gain > 0 and (result.facts.chars > policy.min_chars or result.facts.media):
-            found.append((result, gain))
-    return found
+            candidate = _KINDS[item.facts.kind](draft, item)
+            if candidate.gain > 0:
+                yield candidate
+
+
+def _result(draft: Draft, item: Item) -> _Candidate:
+    policy = draft.policy.mask
+    worth = item.facts.chars > policy.min_chars or item.facts.media
+    if not worth or not policy.may_mask(item.tool):
+        return _Candidate(item, 0, {})
+    longest = notes.longest_mask(item.tool, policy.scent_chars)
+    return _Candidate(item, draft.tokens(item) - estimate_bytes(longest), {})
+
+
+def _media(draft: Draft, item: Item) -> _Candidate:
+    """Images and documents of the current request stay."""
+    gain = draft.tokens(item) - estimate_bytes(notes.LONGEST_TITLE)
+    return _Candidate(item, 0 if item.message == draft.index.request else gain, {})
+
+
+def _call(draft: Draft, item: Item) -> _Candidate:
+    policy = draft.policy.mask
+    given = draft.wire.long_inputs(draft.index.plain[item.message], item.block)
+    keys = {
+        key: chars
+        for key, chars in given.items()
+        if (item.tool, key) in policy.inputs and chars > policy.min_chars
+    }
+    each = estimate_bytes(notes.LONGEST_TITLE)
+    return _Candidate(item, sum(keys.values()) // 4 - each * len(keys), keys)
+
+
+_KINDS = {Kind.RESULT: _result, Kind.MEDIA: _media, Kind.CALL: _call}
 
 
 def _kept(draft: Draft) -> set[tuple[int, int]]:
@@ -66,7 +118,7 @@ def _kept(draft: Draft) -> set[tuple[int, int]]:
 
 
 def _shorten_new(draft: Draft) -> None:
-    """Shorten unread results where that is what makes the prompt fit."""
+    """Shorten unread results where they alone are too large."""
     room = draft.budget.messages
     new = [result for result in draft.index.unconsumed() if result.alterable]
     if draft.size - sum(map(draft.tokens, new)) > room:
@@ -76,3 +128,16 @@ def _shorten_new(draft: Draft) -> None:
             return
         if draft.current(result) is None:
             draft.persist(result, head=_SHORT_HEAD, tail=_SHORT_TAIL)
+
+
+def _shorten_request(draft: Draft) -> None:
+    """Shorten consumed giant texts of the user, the current request's too: the one exception."""
+    policy, index = draft.policy, draft.index
+    for item in index.texts:
+        if (
+            item.facts.chars > policy.request_block_chars
+            and index.consumed(item.message)
+            and draft.current(item) is None
+            and not draft.is_hidden(item.message)
+        ):
+            draft.persist(item, head=policy.persist.preview_chars, tail=policy.persist.tail_chars)

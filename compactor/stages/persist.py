@@ -1,6 +1,6 @@
 """Stage 1: oversized new tool results give way to a preview before any cache holds them."""
 
-from compactor.index import Result
+from compactor.index import Item
 
 from .draft import Draft
 
@@ -26,16 +26,16 @@ def plan(draft: Draft) -> None:
             total -= shown[result.place] - _persist(draft, result)
 
 
-def _open(draft: Draft, result: Result) -> bool:
+def _open(draft: Draft, result: Item) -> bool:
     return result.alterable and draft.current(result) is None
 
 
-def _shown(draft: Draft, result: Result) -> int:
+def _shown(draft: Draft, result: Item) -> int:
     decision = draft.current(result)
     return len(decision.note) if decision else result.facts.chars
 
 
-def _persist(draft: Draft, result: Result) -> int:
-    policy = draft.policy.persist
-    draft.persist(result, head=policy.preview_chars, tail=policy.tail_chars)
+def _persist(draft: Draft, result: Item) -> int:
+    head, tail = draft.policy.persist.preview(result.tool)
+    draft.persist(result, head=head, tail=tail)
     return _shown(draft, result)

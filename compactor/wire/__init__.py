@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from compactor.errors import BadPolicy
-from compactor.messages import JsonObject, Message
+from compactor.messages import JsonObject, Message, Note
 
 from . import anthropic
 
@@ -15,20 +15,47 @@ class Wire(Protocol):
     def inspect(self, message: JsonObject, injected: Callable[[str], bool]) -> Message:
         """Return the facts of a message; `injected` tells text that the host put in."""
 
-    def result_text(self, message: JsonObject, block: int) -> str:
-        """Return all text of the result at position `block`."""
+    def block_text(self, message: JsonObject, block: int) -> str:
+        """Return all text that the block at position `block` shows the model."""
 
-    def result_bytes(self, message: JsonObject, block: int) -> bytes:
-        """Return the result's exact content: a lone text's UTF-8, else JSON of its blocks."""
+    def block_bytes(self, message: JsonObject, block: int) -> bytes:
+        """Return a block's exact content.
+
+        Of a text, and of a result that is one text, the UTF-8; else JSON: of a result's blocks,
+        of a call's input, of any other block itself.
+        """
+
+    def block_kind(self, message: JsonObject, block: int) -> str:
+        """Return what the wire format calls a block."""
 
     def block_digest(self, message: JsonObject, block: int) -> bytes | None:
         """Return the digest of a block as it is now; None where there is none."""
 
-    def results(self, message: JsonObject) -> Iterator[bytes]:
-        """Go through the exact contents of a message's results."""
+    def contents(self, message: JsonObject) -> Iterator[bytes]:
+        """Go through the exact contents of a message's blocks."""
 
-    def replace(self, message: JsonObject, notes: Mapping[int, tuple[str, bool]]) -> JsonObject:
-        """Return a copy whose results at these positions hold a note, with or without media."""
+    def long_inputs(self, message: JsonObject, block: int) -> Mapping[str, int]:
+        """Return the string arguments of a call by their length in characters."""
+
+    def replace(self, message: JsonObject, notes: Mapping[int, Note]) -> JsonObject:
+        """Return a copy whose blocks at these positions give way to notes."""
+
+    def user_message(self, blocks: list[JsonObject]) -> JsonObject:
+        """Return a message of the user of these content blocks."""
+
+    def text_block(self, text: str) -> JsonObject:
+        """Return a content block of text."""
+
+    def human_blocks(
+        self, message: JsonObject, injected: Callable[[str], bool]
+    ) -> list[JsonObject]:
+        """Return the blocks of a message in which the human speaks, without cache marks."""
+
+    def human_text(self, block: JsonObject) -> str:
+        """Return what the human says in a block; for images and documents, what it is."""
+
+    def marked(self, message: JsonObject, mark: object) -> JsonObject:
+        """Return a copy whose last block carries a cache mark (None: no block carries one)."""
 
     def marks(self, message: JsonObject) -> Mapping[int, object]:
         """Return the cache marks of a message by the position of their block."""

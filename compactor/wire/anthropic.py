@@ -9,6 +9,7 @@ from compactor.messages import (
     JsonObject,
     Kind,
     Message,
+    Note,
     canonical,
     digest_of,
     has_number,
@@ -58,10 +59,12 @@ def _facts(block: JsonObject, role: str, injected: Callable[[str], bool]) -> Blo
     if kind == "text":
         text = str(block.get("text", ""))
         human = role == "user" and not injected(text)
-        return Block(Kind.TEXT, digest, len(text), estimate_text(text), human=human)
+        tokens = estimate_text(text)
+        return Block(Kind.TEXT, digest, len(text), tokens, alterable=True, human=human)
     if kind in _MEDIA:
         human = role == "user"
-        return Block(Kind.MEDIA, digest, 0, _media_tokens(block), human=human)
+        tokens = _media_tokens(block)
+        return Block(Kind.MEDIA, digest, 0, tokens, media=tokens, alterable=True, human=human)
     if kind == "tool_use":
         size = len(canonical(block.get("input")))
         return Block(
@@ -79,7 +82,8 @@ def _facts(block: JsonObject, role: str, injected: Callable[[str], bool]) -> Blo
         text = str(block.get("thinking") or block.get("data") or "")
         return Block(Kind.THINKING, digest, len(text), estimate_text(text))
     size = len(canonical(block))
-    return Block(Kind.OPAQUE, digest, size, estimate_bytes(size))
+    opaque = Kind.BOUNDARY if kind == "compaction" else Kind.OPAQUE
+    return Block(opaque, digest, size, estimate_bytes(size))
 
 
 def _is_direct(caller: object) -> bool:
@@ -132,18 +136,47 @@ def _media_tokens(block: JsonObject) -> int:
     return estimate_text(data) if source.get("type") == "text" else estimate_document(len(data))
 
 
-def result_text(message: JsonObject, block: int) -> str:
-    """Return all text of the result at position `block`, its parts joined by line breaks."""
-    return "\n".join(_texts(_blocks(message)[block]))
+def block_text(message: JsonObject, block: int) -> str:
+    """Return the text that a block shows the model, its parts joined by line breaks."""
+    found = _blocks(message)[block]
+    if found.get("type") == "tool_use":
+        return canonical(found.get("input")).decode("utf-8", "surrogatepass")
+    if found.get("type") == "text":
+        return str(found.get("text", ""))
+    return "\n".join(_texts(found))
 
 
-def result_bytes(message: JsonObject, block: int) -> bytes:
-    """Return the result's content: a lone text as its UTF-8, anything else as canonical JSON."""
-    content = seen(_blocks(message)[block]).get("content") or []
+def block_bytes(message: JsonObject, block: int) -> bytes:
+    """Return a block's exact content.
+
+    Of a text, and of a result that is one text, the UTF-8; else canonical JSON: of a result's
+    blocks, of a call's input, of any other block itself. Cache marks are left out.
+    """
+    return _content(_blocks(message)[block])
+
+
+def _content(block: JsonObject) -> bytes:
+    block = seen(block)
+    kind = block.get("type")
+    if kind == "tool_use":
+        return canonical(block.get("input"))
+    if kind != "tool_result":
+        return _lone_text(block) or canonical(block)
+    content = block.get("content") or []
     lone = content[0] if isinstance(content, list) and len(content) == 1 else None
-    if isinstance(lone, dict) and lone.keys() == {"type", "text"}:
-        return str(lone["text"]).encode("utf-8", "surrogatepass")
-    return canonical(content)
+    text = _lone_text(lone) if isinstance(lone, dict) else None
+    return canonical(content) if text is None else text
+
+
+def _lone_text(block: JsonObject) -> bytes | None:
+    if block.keys() == {"type", "text"} and block["type"] == "text":
+        return str(block["text"]).encode("utf-8", "surrogatepass")
+    return None
+
+
+def block_kind(message: JsonObject, block: int) -> str:
+    """Return what the wire format calls a block."""
+    return str(_blocks(message)[block].get("type"))
 
 
 def block_digest(message: JsonObject, block: int) -> bytes | None:
@@ -152,24 +185,65 @@ def block_digest(message: JsonObject, block: int) -> bytes | None:
     return digest_of(blocks[block]) if block < len(blocks) else None
 
 
-def results(message: JsonObject) -> Iterator[bytes]:
-    """Go through the exact contents of a message's results, as `result_bytes` gives them."""
-    for position, block in enumerate(_blocks(message)):
-        if block.get("type") == "tool_result":
-            yield result_bytes(message, position)
+def contents(message: JsonObject) -> Iterator[bytes]:
+    """Go through the exact contents of a message's blocks, as `block_bytes` gives them."""
+    return map(_content, _blocks(message))
 
 
-def replace(message: JsonObject, notes: Mapping[int, tuple[str, bool]]) -> JsonObject:
-    """Return a copy whose results at these positions hold a note, with or without their media.
+def long_inputs(message: JsonObject, block: int) -> Mapping[str, int]:
+    """Return the string arguments of a call by their length in characters."""
+    given = _blocks(message)[block].get("input")
+    given = given if isinstance(given, dict) else {}
+    return {key: len(value) for key, value in given.items() if isinstance(value, str)}
 
-    Identifiers, error flags, cache marks and unknown fields of the result stay as they are.
+
+def replace(message: JsonObject, notes: Mapping[int, Note]) -> JsonObject:
+    """Return a copy whose blocks at these positions give way to notes.
+
+    Identifiers, error flags, cache marks and unknown fields of results and calls stay.
     """
     content = list(_blocks(message))
-    for position, (note, keep_media) in notes.items():
-        content[position] = {
-            **content[position],
-            "content": _replaced(content[position], note, keep_media=keep_media),
-        }
+    for position, note in notes.items():
+        content[position] = _noted(content[position], note)
+    return {**message, "content": content}
+
+
+def _noted(block: JsonObject, note: Note) -> JsonObject:
+    if block.get("type") == "tool_result":
+        return {**block, "content": _replaced(block, note.text, keep_media=note.keep_media)}
+    if block.get("type") == "tool_use":
+        return {**block, "input": {**block["input"], **dict.fromkeys(note.keys, note.text)}}
+    mark = block.get("cache_control")
+    return text_block(note.text) | ({} if mark is None else {"cache_control": mark})
+
+
+def user_message(blocks: list[JsonObject]) -> JsonObject:
+    """Return a message of the user of these content blocks."""
+    return {"role": "user", "content": blocks}
+
+
+def text_block(text: str) -> JsonObject:
+    """Return a content block of text."""
+    return {"type": "text", "text": text}
+
+
+def human_blocks(message: JsonObject, injected: Callable[[str], bool]) -> list[JsonObject]:
+    """Return the blocks of a message in which the human speaks, without cache marks."""
+    role = str(message.get("role"))
+    found = [block for block in _blocks(message) if _facts(block, role, injected).human]
+    return [{k: v for k, v in block.items() if k != "cache_control"} for block in found]
+
+
+def human_text(block: JsonObject) -> str:
+    """Return what the human says in a block; for images and documents, what it is."""
+    return str(block["text"]) if block.get("type") == "text" else f"[{block.get('type')}]"
+
+
+def marked(message: JsonObject, mark: object) -> JsonObject:
+    """Return a copy whose last block carries a cache mark (None: no block carries one)."""
+    content = [{k: v for k, v in b.items() if k != "cache_control"} for b in _blocks(message)]
+    if mark is not None:
+        content[-1]["cache_control"] = mark
     return {**message, "content": content}
 
 

@@ -16,7 +16,7 @@ from compactor import Compactor, CompactorError, Policy, Transcript, View
 from compactor.storage import Keys, Kind, NoTranscript, StorageError, Vault, Writer
 
 KEY: Final = bytes(range(32))
-_POLICY: Final = Policy(window=10_000)
+_POLICY: Final = Policy(window=10_000, stages=("persist", "mask"))
 _TRIES: Final = 4
 _LOG_SIZE: Final = 1 << 20
 

@@ -17,8 +17,10 @@ History = list[Message]
 
 HANDLE = re.compile(r"\bout-[a-z2-7]{8,}")
 MARK = {"type": "ephemeral"}
+# Tool results only give way.
+RESULTS = ("persist", "mask")
 # About 11 exchanges of 1,500 characters reach its trigger.
-SMALL = Policy(window=10_000)
+SMALL = Policy(window=10_000, stages=RESULTS)
 
 
 def output(number: int, size: int) -> str:

@@ -27,7 +27,7 @@ from histories import (
 )
 
 from compactor import BadPolicy, MaskPolicy, Policy
-from compactor.messages import Kind
+from compactor.messages import Kind, Note
 from compactor.wire import wire_format
 
 WIRE = wire_format("anthropic")
@@ -58,7 +58,7 @@ def test_kinds_of_blocks() -> None:
         "redacted_thinking": Kind.THINKING,
         "server_tool_use": Kind.OPAQUE,
         "web_search_tool_result": Kind.OPAQUE,
-        "compaction": Kind.OPAQUE,
+        "compaction": Kind.BOUNDARY,
         "mcp_tool_use": Kind.OPAQUE,
         "of_tomorrow": Kind.OPAQUE,
     }
@@ -74,7 +74,7 @@ def test_characters_are_those_of_text() -> None:
     [block] = WIRE.inspect(message, lambda _: False).blocks
     assert block.chars == 3
     assert block.media == 1_600
-    assert WIRE.result_text(message, 0) == "ab\nc"
+    assert WIRE.block_text(message, 0) == "ab\nc"
 
 
 def test_the_exact_content_of_a_result() -> None:
@@ -89,8 +89,8 @@ def test_the_exact_content_of_a_result() -> None:
          b'[{"citations":[1],"text":"a","type":"text"}]'),
         ("", b""),
     ]:  # fmt: skip
-        assert WIRE.result_bytes(answers(result("a", content)), 0) == data
-    assert WIRE.result_bytes(answers({"type": "tool_result", "tool_use_id": "a"}), 0) == b"[]"
+        assert WIRE.block_bytes(answers(result("a", content)), 0) == data
+    assert WIRE.block_bytes(answers({"type": "tool_result", "tool_use_id": "a"}), 0) == b"[]"
 
 
 def test_replacing_keeps_everything_else() -> None:
@@ -102,7 +102,7 @@ def test_replacing_keeps_everything_else() -> None:
     )
     message["x_host"] = {"k": "v"}
     before = copy.deepcopy(message)
-    made = WIRE.replace(message, {0: ("note", False)})
+    made = WIRE.replace(message, {0: Note("note")})
     assert message == before
     assert made["content"][0] == {**before["content"][0], "content": "note"}
     assert made["content"][1] is message["content"][1]
@@ -113,19 +113,20 @@ def test_replacing_keeps_everything_else() -> None:
 def test_replacing_with_and_without_media() -> None:
     """A preview keeps images and documents behind its text; a mask does not."""
     message = answers(result("a", [image(), {"type": "text", "text": "old"}]))
-    made = WIRE.replace(message, {0: ("note", True)})
+    made = WIRE.replace(message, {0: Note("note", keep_media=True)})
     assert made["content"][0]["content"] == [{"type": "text", "text": "note"}, image()]
-    assert WIRE.replace(message, {0: ("note", False)})["content"][0]["content"] == "note"
+    assert WIRE.replace(message, {0: Note("note")})["content"][0]["content"] == "note"
 
 
 def test_a_mark_inside_a_result_stays_in_it() -> None:
     """One mark, the newest, whatever parts carried marks before."""
     parts = [{"type": "text", "text": t, "cache_control": {**MARK, "ttl": t}} for t in ("5m", "1h")]
-    made = WIRE.replace(answers(result("a", parts)), {0: ("note", False)})
+    made = WIRE.replace(answers(result("a", parts)), {0: Note("note")})
     [part] = made["content"][0]["content"]
     assert part == {"type": "text", "text": "note", "cache_control": {**MARK, "ttl": "1h"}}
     marked = {**image(), "cache_control": MARK}
-    made = WIRE.replace(answers(result("a", [parts[0], marked])), {0: ("note", True)})
+    notes = {0: Note("note", keep_media=True)}
+    made = WIRE.replace(answers(result("a", [parts[0], marked])), notes)
     assert marks_in(made) == 1
 
 

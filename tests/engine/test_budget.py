@@ -1,4 +1,4 @@
-"""Sizes: estimates, their anchor, the room for messages."""
+"""Budgets: the room for messages, the anchor, other units and other limits."""
 
 from typing import Any
 
@@ -6,30 +6,7 @@ import pytest
 from histories import SMALL, World, conversation, exchange, human, image
 
 from compactor import BadPolicy, Policy
-from compactor.tokens import (
-    Anchor,
-    Budget,
-    budget,
-    estimate_bytes,
-    estimate_document,
-    estimate_image,
-    estimate_text,
-)
-
-
-def test_an_estimate_counts_bytes() -> None:
-    """A third of the UTF-8 bytes, and 30 a block; lone surrogates are no error."""
-    assert estimate_text("a" * 300) == 130
-    assert estimate_text("语" * 100) == 130
-    assert estimate_text("\ud800") == estimate_bytes(3)
-    assert estimate_text("") == 30
-
-
-def test_images_and_documents_have_a_cost_of_their_own() -> None:
-    """An image costs the same whatever its bytes; a document by its size."""
-    assert estimate_image() == 1_600
-    assert estimate_document(0) == 3_000
-    assert estimate_document(1_000_000) == 33_000
+from compactor.tokens import Anchor, Budget, Excess, Limits, budget
 
 
 def test_room_for_messages_is_what_the_rest_leaves() -> None:
@@ -58,6 +35,50 @@ def test_an_anchor_replaces_the_estimate_of_what_was_sent() -> None:
 def test_a_size_is_never_negative() -> None:
     """However far an anchor is off."""
     assert Budget(10_000, 0, 9_000, Anchor(measured=10, estimated=4_000)).size(100) == 0
+
+
+def test_a_finer_tokenizer_counts_more() -> None:
+    """What is estimated is scaled, also the overhead and what has come since; usage is not."""
+    made = Budget(10_000, 0, 200, scale=1.5)
+    assert made.size(1_000) == 1_500
+    assert made.messages == 9_500
+    known = Budget(10_000, 0, 200, Anchor(measured=5_000, estimated=4_000), scale=1.5)
+    assert known.size(4_300) == 5_450
+    assert budget(10_000, 0, 200, None, 1.5) == made
+
+
+def test_characters_are_counted_as_they_are() -> None:
+    """A budget of characters has no margin, no answer and no scale."""
+    made = Budget.of_chars(10_000, overhead=400)
+    assert made.messages == 9_600
+    assert made.size(9_700) == 9_700
+    assert made.unit == "chars"
+
+
+def test_an_amount_is_in_the_unit_of_the_budget() -> None:
+    """Of a part's tokens and characters, a budget picks what it counts."""
+    assert Budget.of_chars(10_000).amount(tokens=100, chars=300) == 300
+    assert Budget(10_000, 0, 0).amount(tokens=100, chars=300) == 100
+    assert Budget(10_000, 0, 0, scale=1.3).amount(tokens=100, chars=300) == 130
+
+
+def test_limits_tell_by_how_much_a_request_is_over() -> None:
+    """At a limit it fits, one more does not."""
+    limits = Limits(max_bytes=1_000, max_images=2)
+    assert limits.excess(1_000, 2) == Excess(bytes=0, images=0)
+    assert not any(limits.excess(1_000, 2))
+    assert limits.excess(1_500, 3) == Excess(bytes=500, images=1)
+
+
+def test_no_limit_is_never_exceeded() -> None:
+    """What is not known does not hold a request back."""
+    assert not any(Limits().excess(10**12, 10**6))
+
+
+def test_a_policy_has_its_own_limits() -> None:
+    """They take the place of the provider's, one by one."""
+    assert Limits(1_000, 2).but(max_bytes=None, max_images=5) == Limits(1_000, 5)
+    assert Limits(1_000, 2).but(max_bytes=0, max_images=None) == Limits(0, 2)
 
 
 def test_the_budget_error_reaches_the_caller(world: World) -> None:

@@ -117,7 +117,7 @@ def test_what_is_planned_passes(compacted: tuple[Renderer, DecisionSet]) -> None
     """A set of the stages makes a view without violations."""
     renderer, one = compacted
     renderer.adopt(one)
-    assert violations(renderer.index, renderer.ledger, renderer.replaced, one) == []
+    assert violations(renderer, one) == []
 
 
 def _other_id(message: Message) -> None:
@@ -152,9 +152,9 @@ def _other_kind(message: Message) -> None:
 @pytest.mark.parametrize(
     ("spoil", "what"),
     [
-        (_other_id, "something other than a result was hidden"),
-        (_emptied, "a result that was emptied or did not shrink"),
-        (_grown, "a result that was emptied or did not shrink"),
+        (_other_id, "something that must stay was hidden"),
+        (_emptied, "a block that was emptied or did not shrink"),
+        (_grown, "a block that was emptied or did not shrink"),
         (_one_more, "a message that changed its shape"),
         (_other_role, "a message that changed its shape"),
         (_other_kind, "a call without its result"),
@@ -169,9 +169,8 @@ def test_a_spoilt_view_is_refused(
     message = copy.deepcopy(renderer.messages(renderer.index.plain)[2])
     assert is_masked(result_blocks([message])[0])
     spoil(message)
-    replaced = {**renderer.replaced, 2: WIRE.inspect(message, lambda _: False)}
-    defect = [d.what for d in violations(renderer.index, renderer.ledger, replaced, one)]
-    assert what in defect
+    renderer._replaced[2] = (message, WIRE.inspect(message, lambda _: False))  # noqa: SLF001
+    assert what in [defect.what for defect in violations(renderer, one)]
 
 
 def test_a_block_that_no_decision_names_may_not_change(
@@ -180,12 +179,9 @@ def test_a_block_that_no_decision_names_may_not_change(
     """Not even where its neighbour gives way."""
     renderer, one = compacted
     renderer.adopt(one)
-    position = one.decisions[0].target.message
-    message = copy.deepcopy(renderer.index.plain[position])
-    found_ = violations(
-        renderer.index,
-        replace(renderer.ledger, active={}),
-        {**renderer.replaced, position: WIRE.inspect(_reworded(message), lambda _: True)},
-        one,
-    )
+    position = one.decisions[0].message
+    message = _reworded(copy.deepcopy(renderer.index.plain[position]))
+    renderer._replaced[position] = (message, WIRE.inspect(message, lambda _: True))  # noqa: SLF001
+    renderer.ledger = replace(renderer.ledger, active={})
+    found_ = violations(renderer, one)
     assert Defect(position, "a block that no decision names was changed") in found_

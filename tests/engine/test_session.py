@@ -153,7 +153,7 @@ def test_opening_on_a_running_conversation_plans_one_ordinary_set(world: World) 
     with world.open(policy=Policy()) as session:
         view = session.view(history)
     assert {decision.stage for decision in view.decisions} == {"persist", "mask"}
-    assert [d.target.message for d in view.decisions if d.stage == "persist"] == [40]
+    assert [d.message for d in view.decisions if d.stage == "persist"] == [40]
 
 
 def test_sessions_of_one_workspace_are_apart(world: World) -> None:

@@ -4,6 +4,7 @@ import logging
 import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -14,11 +15,12 @@ from typing import Any
 import orjson
 import pytest
 
-from compactor import Compactor, Keys, Policy, Transcript, View
+from compactor import Compactor, Keys, Policy, RangeDecision, Transcript, View
 
 REMINDER = re.compile(r"\s*(<system-reminder>.*</system-reminder>\s*)+", re.DOTALL)
 LOOKALIKE = re.compile(r"<(?=/?persisted-output\b)", re.IGNORECASE)
 LEAST_PREVIEW = 200
+ARCHIVED = re.compile(r"\[\d+ messages? archived: (msgs-[a-z2-7]+)")
 MEDIA = ("image", "document")
 
 
@@ -94,12 +96,17 @@ def unpaired(messages: list[Any]) -> list[str]:
     return found
 
 
+def bare(block: dict[str, Any]) -> bytes:
+    """Write a block exactly, but for its cache mark."""
+    return exact({key: value for key, value in block.items() if key != "cache_control"})
+
+
 def request(messages: list[Any]) -> list[bytes]:
     """Return the blocks of the human's newest message, each exactly."""
     for message in reversed(messages):
         if message["role"] == "user":
             found = [
-                exact(block)
+                bare(block)
                 for block in blocks(message)
                 if block["type"] in MEDIA
                 or (block["type"] == "text" and not REMINDER.fullmatch(block["text"]))
@@ -125,18 +132,33 @@ def media(block: dict[str, Any]) -> list[bytes]:
 
 
 def size(block: dict[str, Any]) -> int:
-    """Estimate a result as the documents say: three bytes a token, an image 1,600."""
+    """Estimate a block as the documents say: three bytes a token, an image 1,600."""
+    if block["type"] in MEDIA:
+        return 1_600
+    if block["type"] == "text":
+        return len(block["text"].encode("utf-8", "surrogatepass")) // 3 + 30
     length = len("".join(result_texts(block)).encode("utf-8", "surrogatepass"))
     return length // 3 + 30 + 1_600 * len(media(block))
 
 
 def original(block: dict[str, Any]) -> bytes:
-    """Return what a handle must read: a lone text's UTF-8, else the JSON of the blocks."""
+    """Return what a handle must read: a lone text's UTF-8, else JSON."""
+    if block["type"] in MEDIA:
+        return canonical(seen(block))
     parts = [seen(part) for part in blocks(block)]
     if len(parts) == 1 and parts[0].keys() == {"type", "text"}:
         return str(parts[0]["text"]).encode("utf-8", "surrogatepass")
-    text = dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return canonical(parts)
+
+
+def canonical(value: object) -> bytes:
+    text = dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text.encode("utf-8", "surrogatepass")
+
+
+def same(one: bytes, other: bytes) -> bool:
+    """Compare messages as JSON: their owner may have spelt them otherwise since."""
+    return list(map(same_form, loads(one))) == list(map(same_form, loads(other)))
 
 
 def is_shown(was: dict[str, Any], now: dict[str, Any]) -> bool:
@@ -153,17 +175,26 @@ def is_shown(was: dict[str, Any], now: dict[str, Any]) -> bool:
     )
 
 
-def outside(message: dict[str, Any]) -> bytes:
-    """Write all of a message but the content of its results: that is never touched.
+def outside(message: dict[str, Any], original: dict[str, Any]) -> bytes:
+    """Write all of a message but what may give way: contents of results, images, documents.
 
     Where cache marks stand, by block, is compared apart.
     """
     content = ("content", "cache_control")
-    hidden = [
-        {k: v for k, v in b.items() if k not in content} if b["type"] == "tool_result" else b
-        for b in blocks(message)
-    ]
-    return exact({**message, "content": hidden})
+    kept: list[Any] = []
+    for block, was in zip(blocks(message), blocks(original), strict=True):
+        note = str(block.get("text")).startswith("[Earlier ")
+        if block["type"] == "tool_result":
+            kept.append({k: v for k, v in block.items() if k not in content})
+        elif was["type"] in MEDIA and (note or block["type"] in MEDIA):
+            kept.append(None)
+        else:
+            kept.append(block)
+    return exact({**message, "content": kept})
+
+
+def title(message: dict[str, Any]) -> str:
+    return str(blocks(message)[0].get("text", "")) if blocks(message) else ""
 
 
 class Records(logging.Handler):
@@ -185,6 +216,7 @@ class Watch:
         self.policy = policy
         self.arguments = arguments
         self.originals: dict[str, bytes] = {}
+        self.ranges: dict[str, tuple[int, int]] = {}
         self.sent: list[tuple[list[str], list[list[int]]]] = []
         self.sets = 0
         self.rewrites = 0
@@ -243,25 +275,59 @@ class Watch:
 
     def _check_content(self, history: list[Any], view: View) -> None:
         assert unpaired(view.messages) == []
-        assert request(view.messages) == request(history), "the current request"
+        shown = Counter(bare(block) for message in view.messages for block in blocks(message))
+        assert all(shown[block] for block in request(history)), "the current request"
         was, now = unread(history), unread(view.messages)
         assert [b["tool_use_id"] for b in was] == [b["tool_use_id"] for b in now]
         for a, b in zip(was, now, strict=True):
             assert is_shown(a, b), f"an unread result: {str(a)[:150]} was shown as {str(b)[:400]}"
-        pairs = zip(history, view.messages, strict=True)
+        self._new_ranges(history, view)
+        pairs, ranges = self._aligned(history, view.messages)
         other = [(was, now) for was, now in pairs if was is not now]
-        assert all(outside(was) == outside(now) for was, now in other)
-        assert bool(other) == view.changed
+        assert all(outside(was, was) == outside(now, was) for was, now in other)
+        assert bool(other or ranges) == view.changed
         assert all(marks([was]) == marks([now]) for was, now in other), "a cache mark"
+        assert len(marks(view.messages)) <= len(marks(history))
+
+    def _new_ranges(self, history: list[Any], view: View) -> None:
+        for decision in view.decisions:
+            if isinstance(decision, RangeDecision):
+                start, length = decision.span.start, decision.span.length
+                hidden = history[start : start + length]
+                assert all(message["role"] == "assistant" for message in hidden[:1])
+                rules = [message for message in hidden if message["role"] == "system"]
+                assert list(decision.messages[1:]) == rules, "a rule of the host was left out"
+                self.ranges[decision.handle] = length, len(decision.messages)
+                held = self.originals.setdefault(decision.handle, canonical(hidden))
+                assert same(held, canonical(hidden)), "a handle that names two things"
+
+    def _aligned(self, history: list[Any], shown: list[Any]) -> tuple[list[tuple[Any, Any]], int]:
+        """Pair the messages of a view with those of the history; count the ranges between."""
+        pairs: list[tuple[Any, Any]] = []
+        was = now = ranges = 0
+        while now < len(shown):
+            found = ARCHIVED.match(title(shown[now]))
+            held = self.ranges.get(found[1]) if found else None
+            if held:
+                was, now, ranges = was + held[0], now + held[1], ranges + 1
+            else:
+                pairs.append((history[was], shown[now]))
+                was, now = was + 1, now + 1
+        assert was == len(history)
+        return pairs, ranges
 
     def _check_decisions(self, history: list[Any], view: View) -> None:
         self.sets += bool(view.decisions)
+        pairs, _ = self._aligned(history, view.messages)
+        shown_as = {id(was): now for was, now in pairs}
         for decision in view.decisions:
+            if isinstance(decision, RangeDecision):
+                continue
             place = decision.target
             whole = blocks(history[place.message])[place.block]
-            shown = blocks(view.messages[place.message])[place.block]
+            shown = blocks(shown_as[id(history[place.message])])[place.block]
             assert size(shown) < size(whole), "a decision that does not shrink its block"
-            assert decision.note in result_texts(shown)
+            assert decision.note in (shown.get("text"), *result_texts(shown))
             assert decision.handle in decision.note.split("\n", 1)[0], "the handle comes first"
             held = self.originals.setdefault(decision.handle, original(whole))
             assert held == original(whole), "a handle that names two things"
@@ -336,8 +402,9 @@ class Watch:
             assert set(transcript.handles()) == set(self.originals)
             assert all(one.after < one.before for one in transcript.sets)
             for handle, content in self.originals.items():
-                assert self.session.read(handle) == content
-                assert transcript.read(handle) == content
+                compare = same if handle in self.ranges else bytes.__eq__
+                assert compare(self.session.read(handle), content)
+                assert compare(transcript.read(handle), content)
 
     def rebuilt(self) -> None:
         """Rebuild every request from the transcript alone and compare it with what was sent."""
