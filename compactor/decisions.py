@@ -6,7 +6,7 @@ Each record's encoding stands beside its decoding; `storage/FORMAT.md` describes
 import hashlib
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from .messages import JsonObject
@@ -98,6 +98,11 @@ class Decision:
     def message(self) -> int:
         """Where its message stood."""
         return self.target.message
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where its block stood."""
+        return self.target.message, self.target.block
 
     @property
     def chars(self) -> int:
@@ -198,7 +203,7 @@ class DecisionSet:
 
     `at` is the length of the history when the set was taken; `reason` is "arrival" (only new
     results), "trigger" or "count" (of messages); `before` and `after` are the estimated tokens of
-    the view.
+    the view. `arrived` are the positions, in `decisions`, of those about results that were new.
     """
 
     at: int
@@ -206,6 +211,7 @@ class DecisionSet:
     before: int
     after: int
     decisions: tuple[AnyDecision, ...]
+    arrived: tuple[int, ...] = ()
 
     def encode(self) -> JsonObject:
         """Encode as a JSON object."""
@@ -214,6 +220,7 @@ class DecisionSet:
             "reason": self.reason,
             "tokens": [self.before, self.after],
             "decisions": [decision.encode() for decision in self.decisions],
+            **({"arrived": list(self.arrived)} if self.arrived else {}),
         }
 
     @classmethod
@@ -221,4 +228,12 @@ class DecisionSet:
         """Decode what `encode` made; fields of later versions are passed over."""
         before, after = value["tokens"]
         decisions = tuple(map(_decode, value["decisions"]))
-        return cls(value["at"], value["reason"], before, after, decisions)
+        arrived = tuple(value.get("arrived", ()))
+        return cls(value["at"], value["reason"], before, after, decisions, arrived)
+
+    def on_arrival(self) -> Self | None:
+        """Return what of the set concerned new results only; None if nothing did."""
+        kept = tuple(self.decisions[number] for number in self.arrived)
+        if not kept:
+            return None
+        return replace(self, reason="arrival", decisions=kept, arrived=tuple(range(len(kept))))

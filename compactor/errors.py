@@ -3,6 +3,7 @@
     CompactorError
     ├── BadMessage (ValueError)     a message or a request argument that is not JSON, or has no role
     ├── BadPolicy (ValueError)      settings that contradict each other or the request
+    ├── CannotFit (ValueError)      nothing legal is small enough for the window
     ├── UnknownHandle (LookupError) a handle that this session never issued
     └── Closed (RuntimeError)       a session that was closed is used again
 
@@ -32,6 +33,10 @@ class BadMessage(CompactorError, ValueError):
 
 class BadPolicy(CompactorError, ValueError):
     """Settings that contradict each other, or leave no room for a prompt."""
+
+
+class CannotFit(CompactorError, ValueError):
+    """What was asked for would not fit the model's window."""
 
 
 class UnknownHandle(CompactorError, LookupError):

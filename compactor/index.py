@@ -60,12 +60,14 @@ class Index:
         self._sources: list[object] = []
         self.plain: list[JsonObject] = []
         self.messages: list[Message] = []
+        self.asked: int | None = None  # a message of the human's, where the host knows better
         self._reset()
 
     def _reset(self) -> None:
         self.chain = [EMPTY_CHAIN]  # chain[n] names the first n messages
         self.sums = [0]  # sums[n] are the estimated tokens of the first n messages
         self.chars = [0]
+        self.size = self.images = 0  # bytes of JSON, and images, of all messages
         self.results: list[Item] = []
         self.media: list[Item] = []  # images and documents outside of results
         self.calls: list[Item] = []
@@ -83,8 +85,10 @@ class Index:
         """Count the messages."""
         return len(self.messages)
 
-    def sync(self, messages: Sequence[object]) -> Edit:
+    def sync(self, messages: Sequence[object], *, full: bool = False) -> Edit:
         """Take in the history as it is now and say how it changed.
+
+        With `full` every message is looked at anew, in case its owner has written to it.
 
         Raises:
             BadMessage: for a message that cannot be sent or recorded; the index stays as it was.
@@ -93,8 +97,8 @@ class Index:
         old, count = self._sources, len(self._sources)
         same = len(messages) >= count and all(map(operator.is_, old, messages))
         if not same and (old != list(messages[:count]) or not self._exact(messages)):
-            return self._resync(list(messages), self._grown())
-        if grown := self._grown():
+            return self._resync(list(messages), self._grown(full=full))
+        if grown := self._grown(full=full):
             return self._resync(list(messages), grown)
         fresh = list(messages[count:])
         made = [self._inspect(source, count + i) for i, source in enumerate(fresh)]
@@ -106,9 +110,13 @@ class Index:
         self._append(made)
         return Edit(count, 0, len(made))
 
-    def _grown(self) -> set[int]:
-        """Find which of the newest messages their owner has changed in place."""
+    def _grown(self, *, full: bool) -> set[int]:
+        """Find which of the newest messages (or of all) their owner has changed in place."""
         count = len(self)
+        if full:
+            return {
+                i for i in range(count) if self.digest(self.plain[i]) != self.messages[i].digest
+            }
         return {
             i
             for i in range(max(count - _HOT, 0), count)
@@ -180,6 +188,8 @@ class Index:
         self.chain += list(accumulate((f.digest for f in new), link, initial=self.chain.pop()))
         self.sums += accumulate((f.tokens for f in new), initial=self.sums.pop())
         self.chars += accumulate((f.chars for f in new), initial=self.chars.pop())
+        self.size += sum(f.size for f in new)
+        self.images += sum(f.images for f in new)
 
     def _enter(self, position: int, facts: Message) -> None:
         if facts.role == "assistant":
@@ -208,6 +218,10 @@ class Index:
     ) -> None:
         items.append(Item(*place, self.tool(block), block, alterable))
         self._where.setdefault(block.digest, []).append(place)
+
+    def is_request(self, message: int) -> bool:
+        """Tell whether the current request stands here, by the history or by the host's word."""
+        return message in {self.request, self.asked}
 
     def consumed(self, message: int) -> bool:
         """Tell whether an assistant message stands after this one."""

@@ -49,6 +49,7 @@ class Block:
     """Facts about one content block.
 
     `chars` counts the characters of text that the model reads in it, `tokens` is an estimate.
+    `size` is in bytes of JSON and `images` counts images, as providers limit them.
     `call_id` joins a call and its result; `media` is the part of `tokens` that images and
     documents take. `alterable` is false for what must pass unchanged.
     """
@@ -57,9 +58,11 @@ class Block:
     digest: bytes
     chars: int
     tokens: int
+    size: int = 0
     call_id: str | None = None
     tool: str | None = None
     media: int = 0
+    images: int = 0
     alterable: bool = False
     human: bool = False
 
@@ -77,6 +80,8 @@ class Message:
     tokens: int
     chars: int
     numbers: bool
+    size: int = 0
+    images: int = 0
 
     @property
     def human(self) -> bool:
@@ -208,7 +213,13 @@ def seen(block: JsonObject) -> JsonObject:
 
 def digest_of(block: JsonObject) -> bytes:
     """SHA-256 of a block's canonical JSON."""
-    return hashlib.sha256(canonical(seen(block))).digest()
+    return digest_and_size(block)[0]
+
+
+def digest_and_size(block: JsonObject) -> tuple[bytes, int]:
+    """SHA-256 of a block's canonical JSON, and its size in bytes."""
+    data = canonical(seen(block))
+    return hashlib.sha256(data).digest(), len(data)
 
 
 def message_digest(message: JsonObject, blocks: list[bytes]) -> bytes:

@@ -6,7 +6,7 @@ first and outside the payload. A look-alike of a note's tag inside a payload is 
 
 import re
 from base64 import b32encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 READ_TOOL, SEARCH_TOOL = "read_transcript", "search_transcript"
 HANDLE_DIGITS = 8
@@ -114,6 +114,11 @@ def current_request(number: int) -> str:
         f"[user message {number}, the current request when this was written; "
         "a later user message replaces it]"
     )
+
+
+def pinned(pins: Mapping[str, str]) -> str:
+    """Return the texts that the host pinned, each under its key."""
+    return "\n".join(["[Pinned]", *(f"{key}: {text}" for key, text in sorted(pins.items()))])
 
 
 def _older(left_out: int) -> str:

@@ -1,18 +1,40 @@
 """Decide what to leave out of the next request: history, sets and budget in, a set out."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
 from .decisions import DecisionSet
 from .index import Index
 from .ledger import Ledger
 from .policy import Policy, Stage
 from .stages import PLANNERS, Draft, archive, mask
-from .tokens import Budget
+from .tokens import Budget, Excess
 from .wire import Wire
 
 ARRIVAL, TRIGGER, COUNT = "arrival", "trigger", "count"
+NO_EXCESS = Excess(0, 0)
+_REFILLS = 3  # compactions in a row that were soon full again
 
 
-def plan(  # noqa: PLR0913 - everything that a decision may depend on
-    wire: Wire, index: Index, ledger: Ledger, budget: Budget, policy: Policy, *, readable: bool
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What a plan depends on beside history, sets, budget and policy.
+
+    `readable`: the request offers the tool that reads handles. `cold`: the provider's cache holds
+    nothing of the prompt any more. `held_back`: the last compaction was undone. `excess`: bytes
+    and images above the provider's limits. `pins`: texts for the note of every range.
+    """
+
+    readable: bool = False
+    cold: bool = False
+    held_back: bool = False
+    excess: Excess = NO_EXCESS
+    pins: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan(  # noqa: PLR0913, PLR0917 - everything that a decision may depend on
+    wire: Wire, index: Index, ledger: Ledger, budget: Budget, policy: Policy, now: Situation
 ) -> DecisionSet | None:
     """Return the set to take now, or None when there is nothing to leave out.
 
@@ -22,35 +44,69 @@ def plan(  # noqa: PLR0913 - everything that a decision may depend on
     """
     if index.open_ended():
         return None
-    before = budget.size(index.sums[-1] - ledger.saved)
-    draft = Draft(wire, index, ledger, budget, policy, readable, size=before)
+    before = size(index, ledger, budget)
+    draft = Draft(wire, index, ledger, budget, policy, now.readable, before, now.pins)
     if Stage.PERSIST in policy.stages:
         PLANNERS[Stage.PERSIST](draft)
+    arrived = frozenset(draft.blocks)
     reason = ARRIVAL
-    crowded = Stage.ARCHIVE in policy.stages and archive.is_crowded(draft)
-    if draft.size > budget.messages * trigger(policy, budget):
-        reason = _compact(draft)
-    elif crowded:
+    share = (
+        1.0
+        if now.held_back or is_thrashing(index, ledger, policy)
+        else trigger(policy, budget, cold=now.cold)
+    )
+    if draft.size > budget.messages * share or any(now.excess):
+        reason = _compact(draft, now.excess)
+    elif Stage.ARCHIVE in policy.stages and archive.is_crowded(draft) and not now.held_back:
         PLANNERS[Stage.ARCHIVE](draft)
         reason = ARRIVAL if draft.range is None else COUNT
     made = draft.decisions
-    return DecisionSet(len(index), reason, before, draft.size, made) if made else None
+    if not made:
+        return None
+    new = tuple(n for n, one in enumerate(made) if getattr(one, "place", None) in arrived)
+    return DecisionSet(len(index), reason, before, draft.size, made, new)
 
 
-def _compact(draft: Draft) -> str:
+def size(index: Index, ledger: Ledger, budget: Budget) -> int:
+    """Return the size of the view in the budget's unit."""
+    if budget.unit == "chars":
+        return index.chars[-1] - ledger.saved_chars
+    return budget.size(index.sums[-1] - ledger.saved)
+
+
+def _compact(draft: Draft, excess: Excess) -> str:
     """Let the stages that break the cached prefix propose, if it pays; return the reason."""
     arrived = dict(draft.blocks), draft.size
+    if any(excess) and Stage.MASK in draft.policy.stages:
+        mask.lighten(draft, excess)
     for stage in draft.policy.stages:
         if stage != Stage.PERSIST and draft.size > draft.policy.target * draft.budget.messages:
             PLANNERS[stage](draft)
     if Stage.MASK in draft.policy.stages and draft.size > draft.budget.messages:
         mask.fit(draft)
-    if draft.worth(draft.size, before=arrived[1]):
+    if any(excess) or draft.worth(draft.size, before=arrived[1]):
         return TRIGGER
     draft.keep_only(*arrived)
     return ARRIVAL
 
 
-def trigger(policy: Policy, budget: Budget) -> float:
+def trigger(policy: Policy, budget: Budget, *, cold: bool = False) -> float:
     """Return the share of the budget above which compaction starts."""
-    return policy.trigger - (0 if budget.anchor else policy.unanchored)
+    share = min(policy.cold_trigger, policy.trigger) if cold else policy.trigger
+    guessed = budget.anchor is None and budget.unit == "tokens"
+    return share - (policy.unanchored if guessed else 0)
+
+
+def is_thrashing(index: Index, ledger: Ledger, policy: Policy) -> bool:
+    """Tell whether the last compactions were full again within a few exchanges of one another.
+
+    Then the next one waits until the prompt would not fit: each costs the cached prefix.
+    """
+    taken = [one.at for one in ledger.sets if one.reason == TRIGGER][-_REFILLS:]
+    if len(taken) < _REFILLS or taken[-1] > len(index):
+        return False
+    gaps = pairwise(taken)
+    return all(
+        sum(map(index.is_boundary, range(start, end))) <= policy.breaker_turns
+        for start, end in gaps
+    )

@@ -20,7 +20,8 @@ class Recorded:
     `points` are lengths of the recorded history with their chain digests; `length` is how many
     messages it has now (None: a crashed writer may have left more than the last point says).
     `sent` is the length and the chain digest of the last view, `anchor` what its provider
-    measured, where no set has rewritten it since.
+    measured, where no set has rewritten it since; `time` is when it was prepared, in milliseconds
+    since the epoch. `undone`: the last compaction was undone. `pins` are texts by their keys.
     """
 
     sets: dict[int, DecisionSet] = field(default_factory=dict)
@@ -28,6 +29,9 @@ class Recorded:
     points: list[tuple[int, bytes]] = field(default_factory=list)
     length: int | None = 0
     sent: tuple[int, bytes] | None = None
+    time: int | None = None
+    undone: bool = False
+    pins: dict[str, str] = field(default_factory=dict)
     anchor: Anchor | None = None
     rewritten: bool = False
     arguments: dict[str, str | None] = field(default_factory=dict)
@@ -76,6 +80,7 @@ class Recorded:
         elif "chain" in body:
             self.point(body["at"], decode_digest(body["chain"]))
         if kind is Kind.REQUEST:
+            self.time = body["time"]
             self.sent = body["at"], decode_digest(body.get("view", body["chain"]))
         self._measure(kind, body)
         self.arguments |= body.get("arguments", {})
@@ -83,7 +88,8 @@ class Recorded:
 
     def _measure(self, kind: Kind, body: JsonObject) -> None:
         """Keep what the provider measured until something rewrites what it had measured."""
-        if kind is Kind.REVERT or (kind is Kind.SET and body.get("reason") != ARRIVAL):
+        rewrote = kind is Kind.SET and "pin" not in body and body.get("reason") != ARRIVAL
+        if kind is Kind.REVERT or rewrote:
             self.rewritten = True
         elif kind in {Kind.REQUEST, Kind.CLOSE}:
             anchor = body.get("answered", {}).get("anchor")
@@ -94,12 +100,18 @@ class Recorded:
             self.rewritten = False
 
     def enter(self, body: JsonObject) -> None:
-        """Take in a set record: a new set, or one that is no longer in force."""
-        if "drop" in body:
+        """Take in a set record: a new set, one that is no longer in force, or a pin."""
+        if "pin" in body:
+            for key, text in body["pin"].items():
+                self.pins.pop(key, None)
+                self.pins |= {} if text is None else {key: text}
+        elif "drop" in body:
             self.sets.pop(body["drop"], None)
+            self.undone = self.undone or body.get("undo", False)
         else:
             self.taken += 1
-            self.sets[self.taken] = DecisionSet.decode(body)
+            one = self.sets[self.taken] = DecisionSet.decode(body)
+            self.undone = self.undone and one.reason == ARRIVAL
 
     def point(self, length: int, chain: bytes) -> None:
         """Note that the recorded history has this length and this chain digest."""

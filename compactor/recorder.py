@@ -5,23 +5,23 @@ memory: after a failed write nothing is assumed of the lane, and a later turn wr
 known to be stored into a new one.
 """
 
-import hashlib
 import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from compactor.storage import Kind, NoTranscript, StorageError, Vault, Writer
 
+from .arguments import Arguments
 from .decisions import DecisionSet, encode_digest
 from .index import Edit, Index
-from .messages import JsonObject, canonical
+from .messages import JsonObject
+from .plan import ARRIVAL
 from .recorded import Recorded
 
 _RECORD_CHARS = 128 * 1024  # messages of about this size together make one record
@@ -32,9 +32,9 @@ Records = list[tuple[Kind, JsonObject]]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request about to be sent: its arguments by slot, its view's digest, its cache marks."""
+    """A request about to be sent: its arguments, its view's digest, its cache marks."""
 
-    arguments: Mapping[str, Any]
+    arguments: Arguments
     view: bytes
     marks: list[list[int]]
 
@@ -46,7 +46,7 @@ class Recorder:
     and the chain digest of its last view, and what its provider measured.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what its first record says
         self,
         open_vault: Callable[[], Vault],
         session: str,
@@ -54,10 +54,12 @@ class Recorder:
         wait: float,
         *,
         continues: str | None = None,
+        parent: str | None = None,
     ) -> None:
         """Open the session for writing and read what it holds.
 
-        `continues` names the session whose key is lost and in whose place this one goes on.
+        `continues` names the session whose key is lost and in whose place this one goes on;
+        `parent` the session of the agent that has this one's work done.
 
         Raises:
             StorageError: where the vault, the key or the lock refuses.
@@ -68,6 +70,8 @@ class Recorder:
         self._about = {"version": version("transcript-compactor"), "wire": wire}
         if continues is not None:
             self._about["continues"] = continues
+        if parent is not None:
+            self._about["parent"] = parent
         self._recorded = Recorded()
         self._answered: JsonObject | None = None
         self._reply: JsonObject | None = None
@@ -88,6 +92,8 @@ class Recorder:
             raise
         self.sets = tuple(self._recorded.sets.values())
         self.sent, self.anchor = self._recorded.sent, self._recorded.anchor
+        self.undone, self.pins = self._recorded.undone, dict(self._recorded.pins)
+        self.time = self._recorded.time
 
     def _start(self, wait: float = 0) -> Writer:
         """Begin a lane, and read what the transcript holds."""
@@ -155,6 +161,7 @@ class Recorder:
         self._answered = self._reply = None
         if one is not None:
             self.sets += (one,)
+            self.undone = self.undone and one.reason == ARRIVAL
 
     def _write(
         self,
@@ -172,6 +179,47 @@ class Recorder:
             writer.append(records)
         if sets or (self._behind and self.sets):
             writer.sync()
+
+    def undo(self, one: DecisionSet) -> None:
+        """Record that a set is no longer in force, but for what it did on arrival. Durable.
+
+        Raises:
+            StorageError, OSError: the next turn records it then.
+
+        """
+        rest = one.on_arrival()
+        self.sets = (*(each for each in self.sets if each is not one), *filter(None, [rest]))
+        self.undone = True
+        numbers = [number for number, each in self._recorded.sets.items() if each == one]
+        records = [(Kind.SET, {"drop": number, "undo": True}) for number in numbers]
+        if rest is not None:
+            records.append((Kind.SET, rest.encode()))
+        self._now(records)
+
+    def keep(self, one: DecisionSet) -> None:
+        """Hold a set in force that the disk refused: a later turn records it."""
+        self.sets += (one,)
+
+    def pin(self, key: str, text: str | None) -> None:
+        """Record a text that the host pins, or (None) that it stands no longer. Durable.
+
+        Raises:
+            StorageError, OSError: nothing is pinned then.
+
+        """
+        self._now([(Kind.SET, {"pin": {key: text}})])
+        self.pins = dict(self._recorded.pins)
+
+    def _now(self, records: Records) -> None:
+        writer = self._writer or self._start()
+        try:
+            writer.append(records)
+            writer.sync()
+        except (StorageError, OSError):
+            self.abandon()
+            raise
+        for _, body in records:
+            self._recorded.enter(body)
 
     def abandon(self) -> None:
         """Give up the lane: the next turn compares what is stored with the history at hand."""
@@ -233,17 +281,14 @@ class Recorder:
         self._recorded.point(len(index), chain)
         return [(Kind.REQUEST, {**body, **changes, "time": _now(), **self._answer(index)})]
 
-    def _arguments(self, arguments: Mapping[str, Any]) -> JsonObject:
+    def _arguments(self, arguments: Arguments) -> JsonObject:
         """Return the digests of arguments that changed, and the values that are new."""
         held = self._recorded.arguments
-        named = {
-            slot: None if arguments.get(slot) is None else _name(arguments[slot])
-            for slot in {**arguments, **held}
-        }
+        named = {slot: arguments.names.get(slot) for slot in {**arguments.names, **held}}
         changed = {slot: name for slot, name in named.items() if held.get(slot) != name}
         fresh = {slot: name for slot, name in changed.items() if name is not None}
         values = {
-            name: arguments[slot]
+            name: arguments.values[slot]
             for slot, name in fresh.items()
             if name not in self._recorded.values
         }
@@ -334,10 +379,6 @@ def _chunks(index: Index, start: int, end: int) -> Iterator[range]:
 
 def _parts(changed: JsonObject, values: JsonObject) -> Iterable[tuple[str, JsonObject]]:
     return (("arguments", changed), ("values", values))
-
-
-def _name(value: object) -> str:
-    return encode_digest(hashlib.sha256(canonical(value)).digest())
 
 
 def _now() -> int:

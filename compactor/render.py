@@ -49,14 +49,14 @@ class Renderer:
         self._marked: set[int] = set()
         self._chain: list[bytes] | None = None  # of the view, where it is not the history's
 
-    def update(self, messages: Sequence[object]) -> Edit:
-        """Take in the history as it is now.
+    def update(self, messages: Sequence[object], *, full: bool = False) -> Edit:
+        """Take in the history as it is now; with `full` every message is looked at anew.
 
         Raises:
             BadMessage: for a message that cannot be sent or recorded; nothing has changed then.
 
         """
-        edit = self.index.sync(messages)
+        edit = self.index.sync(messages, full=full)
         self.changed = edit.start
         revived = edit.added and (
             any(map(self._stands, self.ledger.dormant)) or self._is_about(edit)
@@ -174,7 +174,7 @@ class Renderer:
         self._marked = {position for position, blocks in marks.items() if blocks}
         self._mark_notes(marks)
         self.marks = self._marks(marks)
-        if not self._replaced and not self._notes:
+        if not self.is_changed:
             return history
         view = list(history)
         for position, (message, _) in self._replaced.items():
@@ -224,6 +224,16 @@ class Renderer:
             return ()
         made = self._replaced.get(position)
         return (made[1] if made else self.index.messages[position],)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything of the history is left out."""
+        return bool(self._replaced or self._notes)
+
+    def weight(self) -> tuple[int, int]:
+        """Return the bytes of JSON and the images of the view: work in proportion to it."""
+        shown = [facts for at in range(len(self.index)) for facts in self.facts(at)]
+        return sum(facts.size for facts in shown), sum(facts.images for facts in shown)
 
     @property
     def estimated(self) -> int:

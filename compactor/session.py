@@ -1,79 +1,67 @@
-"""A session: what a loop calls before and after each request.
+"""A session: what a loop calls before and after each request; `engine.py` does the work."""
 
-One request runs through `view` from top to bottom: take in the history, plan a set, check what it
-makes of the view, store it, render.
-"""
-
+import asyncio
 import logging
-import os
 import threading
+import time
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from compactor.storage import Keys, MissingKey, StorageError, Vault, new_name
+from compactor.storage import Keys, StorageError, Vault, new_name
 
 from . import notes
-from .check import violations
+from .arguments import Reader, check_list, room, switched_off
 from .decisions import DecisionSet
-from .describe import Largest, stats
+from .describe import untouched
+from .engine import Engine, Turn
 from .errors import BadMessage, Closed, UnknownHandle
-from .index import Edit
-from .messages import JsonObject, canonical, plain
+from .explain import Explanation, explain
+from .messages import JsonObject, plain
+from .opening import close_late, open_recorder
 from .originals import original
-from .plan import plan
+from .plan import Situation
 from .policy import Policy
-from .recorder import Prepared, Recorder
-from .render import Renderer
-from .tokens import DEFAULT_WINDOW, Anchor, Budget, budget, estimate_bytes
+from .policy_files import load
+from .recorder import Recorder
 from .transcript import Transcript, vault_root
-from .view import Stats, View
+from .view import View
 from .wire import Wire, wire_format
 
 _LOG = logging.getLogger("compactor")
-_SUCCESSORS, _LONGEST_BASE = 1_000, 60
-# Arguments of `messages.create` that say how to reach the provider, not what to ask.
-_TRANSPORT = ("extra_headers", "extra_query", "timeout")
-_SLOTS = ("system", "tools")
+
+OnCompaction = Callable[[DecisionSet, View], object]
 
 
 class Compactor:
     """Makes compacted views of one growing conversation and keeps everything that they leave out.
 
-    Open one with `Compactor.open`. A context manager; one writer a session; not for several
-    threads at once.
+    Open one with `Compactor.open`. A context manager; one writer a session; several threads may
+    call it, one after the other.
     """
 
     def __init__(
         self,
         session: str,
         policy: Policy,
-        wire: Wire,
+        wire: str,
         recorder: Recorder | None,
-        open_transcript: Callable[[], Transcript] | None,
+        place: tuple[Path, Keys] | None,
     ) -> None:
         """Use `Compactor.open` instead."""
         self.session = session
+        self.on_compaction: OnCompaction | None = None
         self._policy = policy
-        self._wire = wire
+        self._format = wire
+        self._wire: Wire = wire_format(wire)
         self._recorder = recorder
-        self._open_transcript = open_transcript
+        self._place = place
         self._transcript: Transcript | None = None
-        self._renderer = Renderer(wire, policy.not_human)
-        self._renderer.put(recorder.sets if recorder else ())
-        self._sent = 0  # messages of the last view
-        self._estimated = 0  # tokens that were estimated for it
-        self._overhead = 0  # and for system prompt and tools beside it
-        self._anchor: Anchor | None = None
-        self._refused: str | None = None  # why the last turn was not stored
-        self._largest = Largest()
-        # What an earlier process left: length and chain digest of its last view, its anchor.
-        self._left = (*recorder.sent, recorder.anchor) if recorder and recorder.sent else None
-        self._shown = self._left  # the same of the last view of this process
+        self._reader = Reader()
+        self._engine = Engine(self._wire, policy, recorder) if recorder else None
         self._lock = threading.RLock()
         self._moved: str | None = None  # said once: that the session has another name
         self._closed = False
@@ -88,6 +76,7 @@ class Compactor:
         wire: str = "anthropic",
         keys: Keys | None = None,
         wait: float = 0,
+        on_compaction: OnCompaction | None = None,
     ) -> Self:
         """Open a session, or go on with it where it exists.
 
@@ -97,181 +86,191 @@ class Compactor:
             session: 1 to 64 of `a-z 0-9 . _ -`; None makes a new one. Where it exists and its key
                 is gone (a fresh container with an old workspace), it is left alone and
                 `<session>.2` goes on in its place; the first view's `degraded` says so.
-            policy: the settings; None for the measured defaults.
+            policy: the settings; None for those of the user's file, of `[tool.compactor]` in the
+                workspace's `pyproject.toml` and of the environment, else the measured defaults.
             wire: the wire format of the messages.
             keys: the host's keys; None for those of the environment or the user.
             wait: seconds to wait while another writer holds the session.
+            on_compaction: called with each set that took effect and its view.
 
         Raises:
+            BadPolicy: for settings in a file or the environment that are none.
             StorageError: where the name, the vault, the key or the lock refuses.
 
         """
         name = new_name() if session is None else session
-        settings, format_ = policy or Policy(), wire_format(wire)
-        if _switched_off():
-            return cls(name, settings, format_, None, None)
-        root, held = vault_root(workspace), keys or Keys.default()
-        recorder = _recorder(lambda: Vault.create(root, held), name, wire, wait)
+        settings = policy or load(workspace)
+        if switched_off():
+            made = cls(name, settings, wire, None, None)
+        else:
+            root, held = vault_root(workspace), keys or Keys.default()
+            made = cls._opened(name, settings, wire, (root, held), wait=wait)
+        made.on_compaction = on_compaction
+        return made
+
+    @classmethod
+    def _opened(
+        cls, name: str, policy: Policy, wire: str, place: tuple[Path, Keys], **how: Any
+    ) -> Self:
+        root, keys = place
+        recorder = open_recorder(lambda: Vault.create(root, keys), name, wire, **how)
         own = recorder.session
-        made = cls(own, settings, format_, recorder, lambda: Transcript.open(root, own, keys=held))
+        made = cls(own, policy, wire, recorder, place)
         if own != name:
             made._moved = f"the key of session {name} is missing: it goes on as {own}"
             _LOG.warning("%s", made._moved)
-        weakref.finalize(made, _close_late, recorder)
+        weakref.finalize(made, close_late, recorder)
         return made
 
-    def view(self, messages: list[Any], *, policy: Policy | None = None, **request: Any) -> View:
+    def view(
+        self,
+        messages: list[Any],
+        *,
+        policy: Policy | None = None,
+        human: int | None = None,
+        now: float | None = None,
+        **request: Any,
+    ) -> View:
         """Return what to send in the place of `messages`, which stay as they are.
 
         Args:
             messages: the whole history in wire form: what earlier calls had, and what is new.
             policy: other settings for this call.
+            human: the position of the message that is the human's request, where the host knows
+                better than that it is the last one in which the human speaks; that one stays too.
+            now: the time in seconds since the epoch, None for the clock's.
             request: the other arguments of the provider's call (`system`, `tools`, `model`,
                 `max_tokens`, …): counted, and recorded beside the view.
 
         Raises:
             BadMessage: for messages or arguments that are not JSON. Never because of size.
             BadPolicy: where `max_tokens` leaves no room in the window.
+            StorageError: where the policy says `on_storage_error="raise"`.
             Closed: after `close`.
 
         """
         self._check_open()
         settings = policy or self._policy
         with self._lock:
-            if self._recorder is None or _switched_off():
-                return _untouched(messages, settings)
-            arguments = _arguments(request)
-            room = _budget(arguments, settings)
-            _check_list(messages)
+            engine = self._engine
+            if engine is None or switched_off():
+                return untouched(messages, settings)
+            arguments = self._reader.read(request)
+            space = room(arguments, settings)
+            check_list(messages, human)
+            at = time.time() if now is None else now
+            turn = Turn(messages, arguments, space, settings, at, human)
             try:
-                return self._turn(self._recorder, messages, arguments, room, settings)
-            except BadMessage:
-                raise  # before anything was taken in
+                view, one = engine.view(turn)
+            except (BadMessage, StorageError):
+                raise  # before anything was taken in, or because the policy says so
             except Exception as error:  # noqa: BLE001 - a view is due whatever happened
                 # A dictionary that was written to while it was read, or a fault of ours: what is
                 # known of the history is worth less than the history.
                 _LOG.exception("taking the history in anew: %s", type(error).__name__)
-                self._start_over(self._recorder)
-                return self._turn(self._recorder, messages, arguments, room, settings)
+                engine.start_over()
+                view, one = engine.view(turn)
             except BaseException:
-                self._start_over(self._recorder)
+                engine.start_over()
                 raise
+            if self._moved is not None:
+                view, self._moved = replace(view, degraded=view.degraded or self._moved), None
+            if one is not None:
+                self._tell(one, view)
+            return view
 
-    def _start_over(self, recorder: Recorder) -> None:
-        """Forget what is known of the history; the next view takes it in anew.
-
-        Only recorded sets stay in force, and what is stored is compared with the history then.
-        """
-        recorder.abandon()
-        self._renderer = Renderer(self._wire, self._policy.not_human)
-        self._renderer.put(recorder.sets)
-        self._sent, self._largest = 0, Largest()
-        self._left = self._shown
+    async def aview(self, messages: list[Any], **arguments: Any) -> View:
+        """Return what `view` returns, worked out in a thread."""
+        return await asyncio.to_thread(self.view, messages, **arguments)
 
     def _check_open(self) -> None:
         if self._closed:
             message = "this session is closed"
             raise Closed(message, hint="Open it again: Compactor.open(workspace, session).")
 
-    def _turn(
-        self,
-        recorder: Recorder,
-        messages: list[Any],
-        arguments: JsonObject,
-        room: Budget,
-        policy: Policy,
-    ) -> View:
-        edit = self._take_in(messages)
-        room = replace(room, anchor=self._anchor)
-        one = self._decide(arguments, room, policy)
-        shown = self._renderer.messages(messages)
-        prepared = Prepared(arguments, self._renderer.chain[len(messages)], self._renderer.marks)
-        refused = self._store(recorder, edit, one, prepared)
-        if one is not None and refused is not None:
-            one, shown = None, self._renderer.messages(messages)
-        moved, self._moved = self._moved, None
-        return self._describe(messages, shown, one, room, refused or moved)
+    def _tell(self, one: DecisionSet, view: View) -> None:
+        if self.on_compaction is not None:
+            try:
+                self.on_compaction(one, view)
+            except Exception as error:  # noqa: BLE001 - the host's own fault costs no request
+                _LOG.exception("on_compaction: %s", type(error).__name__)
 
-    def _take_in(self, messages: list[Any]) -> Edit:
-        renderer, left = self._renderer, self._left
-        edit = renderer.update(messages)
-        self._left = None
-        if left is not None and renderer.chain[left[0] : left[0] + 1] == [left[1]]:
-            # An earlier process sent this very prefix: go on as if it were this one.
-            self._sent, self._anchor = left[0], left[2]
-            renderer.changed = left[0]
-        if renderer.changed < self._sent:
-            self._anchor = None
-        return edit
+    def explain(
+        self, messages: list[Any], *, policy: Policy | None = None, **request: Any
+    ) -> Explanation:
+        """Say what a view would decide now, why, what it saves and what it costs: decides nothing.
 
-    def _decide(self, arguments: JsonObject, room: Budget, policy: Policy) -> DecisionSet | None:
-        """Plan a set and put it in force, unless what it makes of the view fails the check."""
-        renderer = self._renderer
-        readable = self._wire.offers(arguments.get("tools"), notes.READ_TOOL)
-        one = plan(self._wire, renderer.index, renderer.ledger, room, policy, readable=readable)
-        if one is None:
-            return None
-        renderer.adopt(one)
-        found = violations(renderer, one)
-        if found:
-            renderer.withdraw()
-            _LOG.error("a compaction failed its check and was dropped: %s", found[0].what)
-            return None
-        return one
-
-    def _store(
-        self, recorder: Recorder, edit: Edit, one: DecisionSet | None, prepared: Prepared
-    ) -> str | None:
-        """Store the turn; where the disk refuses, the set is taken out of force."""
-        refused = None
-        try:
-            recorder.turn(self._renderer.index, edit, one, prepared)
-        except (StorageError, OSError) as error:
-            if one is not None:
-                self._renderer.withdraw()
-            refused = f"{type(error).__name__}: {error}"
-        if refused is not None and refused != self._refused:
-            _LOG.warning("nothing new is hidden: %s", refused)
-        self._refused = refused
-        return refused
-
-    def _describe(
-        self,
-        messages: list[Any],
-        shown: list[Any],
-        one: DecisionSet | None,
-        room: Budget,
-        degraded: str | None,
-    ) -> View:
-        renderer, sent = self._renderer, self._sent
-        stable = min(renderer.changed, sent)
-        rewrites = stable if stable < min(sent, len(messages)) else None
-        if rewrites is not None:
-            self._anchor = None
-        self._sent, self._estimated = len(messages), renderer.estimated
-        self._shown = len(messages), renderer.chain[len(messages)], self._anchor
-        self._overhead = room.overhead
-        rewritten = range(stable, sent if rewrites is not None else stable)
-        measured = stats(renderer, one, room, rewritten)
-        if one is not None:
-            _LOG.info(
-                "compacted (%s): %d to %d tokens (estimated); in view %d persisted, %d masked, "
-                "%d messages archived",
-                *(one.reason, one.before, one.after),
-                *(measured.persisted, measured.masked, measured.archived_messages),
+        Costs work in proportion to the history. Arguments and errors as for `view`.
+        """
+        self._check_open()
+        check_list(messages, None)
+        settings = policy or self._policy
+        with self._lock:
+            arguments = Reader().read(request)
+            space, recorder, engine = room(arguments, settings), self._recorder, self._engine
+            now = Situation(
+                readable=self._wire.offers(arguments.values.get("tools"), notes.READ_TOOL),
+                held_back=recorder is not None and recorder.undone,
+                pins=recorder.pins if recorder else {},
             )
-        over = measured.view_tokens > room.messages
-        return View(
-            messages=shown,
-            changed=shown is not messages,
-            decisions=one.decisions if one else (),
-            rewrites_from=None if rewrites is None else renderer.offset(rewrites),
-            stable_prefix=renderer.offset(stable),
-            stats=measured,
-            over_budget=over,
-            largest=self._largest.of(renderer) if over else (),
-            unfinished=renderer.index.open_ended(),
-            degraded=degraded,
+            sets = engine.renderer.ledger.sets if engine else ()
+            sent = engine.sent if engine else 0
+            return explain(self._wire, messages, sets, space, settings, now, sent)
+
+    def undo(self) -> DecisionSet | None:
+        """Take back the newest compaction; what was shortened on arrival stays so.
+
+        Automatic compaction then waits until the prompt would not fit the window otherwise.
+        Returns the set that is no longer in force, None where there is none.
+
+        Raises:
+            CannotFit: where the view without it would not fit; nothing has changed then.
+            StorageError: where the disk refuses; a later view records it.
+            Closed: after `close`.
+
+        """
+        self._check_open()
+        with self._lock:
+            return self._engine.undo() if self._engine else None
+
+    def pin(self, key: str, text: str) -> None:
+        """Have a text stand in the note of every later archive or summary, under its key.
+
+        Raises:
+            BadMessage: where one of them is not text.
+            StorageError: where the disk refuses; nothing is pinned then.
+            Closed: after `close`.
+
+        """
+        if not (isinstance(key, str) and isinstance(text, str)):
+            message = "pin: key and text are strings"
+            raise BadMessage(message, hint='pin("decision", "we keep the old API")')
+        self._pin(key, text)
+
+    def unpin(self, key: str) -> None:
+        """Let a pinned text go; harmless where there is none. Raises as `pin`."""
+        self._pin(key, None)
+
+    def _pin(self, key: str, text: str | None) -> None:
+        self._check_open()
+        with self._lock:
+            if self._recorder is not None and self._recorder.pins.get(key) != text:
+                self._recorder.pin(key, text)
+
+    def child(self, name: str, *, policy: Policy | None = None) -> "Compactor":
+        """Open the session of a sub-agent, `<this session>.<name>`, which names this one.
+
+        Raises:
+            StorageError: as `open`.
+            Closed: after `close`.
+
+        """
+        self._check_open()
+        own, settings = f"{self.session}.{name}", policy or self._policy
+        if self._place is None:
+            return Compactor(own, settings, self._format, None, None)
+        return Compactor._opened(
+            own, settings, self._format, self._place, wait=0, parent=self.session
         )
 
     def observe(self, reply_or_usage: object) -> None:
@@ -293,24 +292,23 @@ class Compactor:
         if used is None:
             message = "observe: neither a reply nor a usage report"
             raise BadMessage(message, hint="Pass what messages.create returned, or its usage.")
-        self._anchor = Anchor(used - self._overhead, self._estimated)
-        if self._shown is not None:
-            self._shown = (*self._shown[:2], self._anchor)
-        if self._recorder is None:
+        if self._engine is None or self._recorder is None:
             return
-        anchor = [self._anchor.measured, self._anchor.estimated]
-        facts: JsonObject = {"usage": usage, "anchor": anchor}
+        facts: JsonObject = {"usage": usage}
         if reply.get("stop_reason") is not None:
             facts["stop_reason"] = reply["stop_reason"]
         content = reply.get("content")
         said = {"role": "assistant", "content": content} if isinstance(content, list) else None
-        if said is not None:
-            self._renderer.index.digest(said)  # refuses here what it would refuse later
-        self._recorder.answered(facts, said, self._sent)
+        with self._lock:
+            if said is not None:
+                self._engine.renderer.index.digest(said)  # refuses here what it would refuse later
+            anchor = self._engine.observe(used)
+            facts["anchor"] = [anchor.measured, anchor.estimated]
+            self._recorder.answered(facts, said, self._engine.sent)
 
     def handles(self) -> list[str]:
         """Return every handle that a note of this session has named, oldest first."""
-        return list(self._renderer.ledger.contents)
+        return list(self._engine.renderer.ledger.contents) if self._engine else []
 
     def read(self, handle: str) -> bytes:
         """Return the exact original behind a handle.
@@ -323,22 +321,24 @@ class Compactor:
             StorageError: where the vault cannot give it, and the history at hand does not have it.
 
         """
-        if handle not in self._renderer.ledger.contents or self._open_transcript is None:
+        if self._engine is None or self._place is None or handle not in self.handles():
             message = "no such handle in this session"
             raise UnknownHandle(message, hint="Compactor.handles() lists them.")
-        try:
-            if self._transcript is None:
-                self._transcript = self._open_transcript()
-            return self._transcript.read(handle)
-        except (StorageError, OSError):
-            # The vault may have been replaced under the running session: look anew next time.
-            transcript, self._transcript = self._transcript, None
-            if transcript is not None:
-                transcript.close()
-            found = original(self._renderer, handle)
-            if found is None:
-                raise
-            return found
+        with self._lock:
+            try:
+                if self._transcript is None:
+                    root, keys = self._place
+                    self._transcript = Transcript.open(root, self.session, keys)
+                return self._transcript.read(handle)
+            except (StorageError, OSError, UnknownHandle):
+                # The vault may have been replaced under the running session: look anew next time.
+                transcript, self._transcript = self._transcript, None
+                if transcript is not None:
+                    transcript.close()
+                found = original(self._engine.renderer, handle)
+                if found is None:
+                    raise
+                return found
 
     def flush(self) -> None:
         """Make all that was recorded durable.
@@ -383,80 +383,3 @@ class Compactor:
             if error is None:
                 raise
             _LOG.warning("closing: %s", refused)
-
-
-def _recorder(open_vault: Callable[[], Vault], name: str, wire: str, wait: float) -> Recorder:
-    """Open a session for writing, or the first of its successors whose key is here."""
-    lost: MissingKey | None = None
-    for number in range(1, _SUCCESSORS):
-        own = name if number == 1 else f"{name[:_LONGEST_BASE].rstrip('._-')}.{number}"
-        try:
-            return Recorder(open_vault, own, wire, wait, continues=name if number > 1 else None)
-        except MissingKey as error:
-            lost = lost or error
-    assert lost is not None  # noqa: S101 - the loop has run
-    raise lost
-
-
-def _switched_off() -> bool:
-    return os.environ.get("COMPACTOR", "").strip().lower() == "off"
-
-
-def _close_late(recorder: Recorder) -> None:
-    """Close a session that its owner forgot, at the latest when the interpreter ends."""
-    with suppress(Exception):
-        recorder.close()
-
-
-def _arguments(request: Mapping[str, Any]) -> JsonObject:
-    """Sort a request's arguments into slots: system, tools, and all else as options."""
-    given = {
-        name: plain(value, name)
-        for name, value in request.items()
-        if name not in _TRANSPORT and type(value).__name__ not in {"NotGiven", "Omit"}
-    }
-    slots: JsonObject = {slot: given.pop(slot) for slot in _SLOTS if given.get(slot) is not None}
-    options = {name: value for name, value in given.items() if value is not None}
-    return {**slots, "options": options} if options else slots
-
-
-def _budget(arguments: JsonObject, policy: Policy) -> Budget:
-    output = arguments.get("options", {}).get("max_tokens") or 0
-    if not isinstance(output, int):
-        message = "max_tokens: a number is needed"
-        raise BadMessage(message, hint="Pass what messages.create takes.")
-    sent = [canonical(arguments[slot]) for slot in _SLOTS if slot in arguments]
-    return budget(policy.window, output, sum(estimate_bytes(len(data)) for data in sent))
-
-
-def _check_list(messages: object) -> None:
-    if not isinstance(messages, list):
-        message = f"messages: a list is needed, not a {type(messages).__name__}"
-        raise BadMessage(message, hint="Pass the history as a list of messages.")
-
-
-def _untouched(messages: list[Any], policy: Policy) -> View:
-    """Return the history itself: switched off, nothing is looked at or counted."""
-    stats = Stats(
-        original_chars=0,
-        view_chars=0,
-        original_tokens=0,
-        view_tokens=0,
-        window=policy.window or DEFAULT_WINDOW,
-        persisted=0,
-        masked=0,
-        archived_messages=0,
-        rewritten_tokens=0,
-    )
-    return View(
-        messages=messages,
-        changed=False,
-        decisions=(),
-        rewrites_from=None,
-        stable_prefix=0,
-        stats=stats,
-        over_budget=False,
-        largest=(),
-        unfinished=False,
-        degraded=None,
-    )

@@ -268,7 +268,7 @@ class Transcript:
             del history[body["from"] : body.get("to")]
         elif "chain" in body and body["at"] > len(history):
             history += [None] * (body["at"] - len(history))  # a lost record held them
-        if frame.kind is Kind.SET and "drop" not in body:
+        if frame.kind is Kind.SET and "decisions" in body:
             one = DecisionSet.decode(body)
             self.sets.append(one)
             for decision in one.decisions:
@@ -296,10 +296,10 @@ def _edit(history: list[JsonObject], kind: Kind, body: JsonObject) -> None:
 
 def _enter(renderer: Renderer, recorded: Recorded, body: JsonObject) -> None:
     recorded.enter(body)
-    if "drop" in body:
-        renderer.put(recorded.sets.values())
-    else:
+    if "decisions" in body:
         renderer.adopt(recorded.sets[recorded.taken])
+    elif "drop" in body:
+        renderer.put(recorded.sets.values())
 
 
 def _request(

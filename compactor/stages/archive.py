@@ -80,7 +80,8 @@ def _latest(draft: Draft, start: int) -> int:
 
 
 def _archive(draft: Draft, start: int, end: int) -> None:
-    if end <= start:
+    asked = draft.index.asked
+    if end <= start or (asked is not None and start <= asked < end):
         return
     digests = [facts.digest for facts in draft.index.messages[start:end]]
     name = draft.name("msgs", range_digest(digests))
@@ -94,7 +95,8 @@ def _blocks(draft: Draft, title: str, start: int, end: int) -> list[JsonObject]:
     index, wire = draft.index, draft.wire
     numbers = {at: n for n, at in enumerate(_human(draft, 0, end), 1)}
     policy = draft.policy.archive
-    share = policy.keep_user_share * draft.budget.messages * CHARS_A_TOKEN
+    share = policy.keep_user_share * draft.budget.messages
+    share *= 1 if draft.budget.unit == "chars" else CHARS_A_TOKEN
     room = min(policy.keep_user_chars, int(share))
     said: list[tuple[int, str]] = []
     older = [at for at in _human(draft, start, end) if at != index.request]
@@ -107,6 +109,8 @@ def _blocks(draft: Draft, title: str, start: int, end: int) -> list[JsonObject]:
         said.insert(0, (numbers[at], text))
     if older:
         title += "\n" + notes.user_messages(said, len(older) - len(said))
+    if draft.pins:
+        title += "\n" + notes.pinned(draft.pins)
     if index.request is None or not start <= index.request < end:
         return [wire.text_block(title)]
     title += "\n" + notes.current_request(numbers[index.request])

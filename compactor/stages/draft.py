@@ -1,13 +1,14 @@
 """A set in the making: what the stages have proposed so far, and what the view would measure."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compactor import notes
 from compactor.decisions import AnyDecision, Decision, RangeDecision
 from compactor.index import Index, Item
 from compactor.ledger import Hidden, Ledger, span, target
-from compactor.messages import JsonObject, Kind
+from compactor.messages import Block, JsonObject, Kind, Message
 from compactor.policy import Policy, Stage
 from compactor.tokens import Budget, estimate_text
 from compactor.wire import Wire
@@ -17,9 +18,12 @@ CHARS_A_TOKEN = 3
 
 @dataclass(slots=True)
 class Draft:
-    """What every stage plans with; `size` (tokens of the view) falls as decisions are added.
+    """What every stage plans with; `size` (of the view) falls as decisions are added.
 
-    `readable` says whether the request offers the tool that reads handles.
+    Sizes are in the budget's unit: tokens of the model, or characters.
+
+    `readable` says whether the request offers the tool that reads handles; `pins` are texts that
+    the host wants to stand in the note of every range.
     """
 
     wire: Wire
@@ -29,6 +33,7 @@ class Draft:
     policy: Policy
     readable: bool
     size: int
+    pins: Mapping[str, str] = field(default_factory=dict)
     blocks: dict[tuple[int, int], Decision] = field(default_factory=dict)
     range: Hidden | None = None
     _range_gain: int = 0
@@ -49,10 +54,12 @@ class Draft:
         """Return the decision that holds for a block, proposed or in force."""
         return self.blocks.get(item.place) or self.ledger.decision(item.message, item.block)
 
-    def tokens(self, item: Item) -> int:
-        """Return the estimated tokens of a block as the view would show it."""
-        decision = self.current(item)
-        return decision.tokens if decision else item.facts.tokens
+    def size_of(self, item: Item) -> int:
+        """Return the size of a block as the view would show it."""
+        return self._size(self.current(item) or item.facts)
+
+    def _size(self, part: Decision | RangeDecision | Block | Message) -> int:
+        return self.budget.amount(part.tokens, part.chars)
 
     def text(self, item: Item) -> str:
         """Return the whole text of a block."""
@@ -116,13 +123,14 @@ class Draft:
         keys: tuple[str, ...] = (),
         rest: int = 0,
     ) -> bool:
-        before = self.tokens(item)
-        if tokens >= before or not self.intact(item):
-            return False
         place = target(item.message, item.block, self.index)
-        self.blocks[item.place] = Decision(stage, place, name, content, tokens, note, keys, rest)
+        made = Decision(stage, place, name, content, tokens, note, keys, rest)
+        gain = self.size_of(item) - self._size(made)
+        if gain <= 0 or tokens >= item.facts.tokens or not self.intact(item):
+            return False
+        self.blocks[item.place] = made
         self._contents[name] = content
-        self.size -= before - tokens
+        self.size -= gain
         return True
 
     def hide(self, stage: str, start: int, end: int, messages: list[JsonObject], name: str) -> bool:
@@ -131,10 +139,7 @@ class Draft:
         Another range that was proposed gives way. What was proposed inside the range goes with it.
         """
         facts = [self.wire.inspect(each, self.index.is_injected) for each in messages]
-        tokens = sum(one.tokens for one in facts)
         shown = sum(self.shown(message) for message in range(start, end))
-        if tokens >= shown:
-            return False
         asked = self.index.request
         inside = asked is not None and start <= asked < end
         decision = RangeDecision(
@@ -142,14 +147,17 @@ class Draft:
             span(start, end, self.index),
             name,
             self.index.messages[asked].digest if inside and asked is not None else None,
-            tokens,
+            sum(one.tokens for one in facts),
             sum(one.chars for one in facts),
             tuple(messages),
         )
+        gain = shown - self._size(decision)
+        if gain <= 0:
+            return False
         self.range = Hidden(start, end, decision)
         self._contents[name] = decision.content
-        self.size += self._range_gain - (shown - tokens)
-        self._range_gain = shown - tokens
+        self.size += self._range_gain - gain
+        self._range_gain = gain
         return True
 
     def keep_only(self, blocks: dict[tuple[int, int], Decision], size: int) -> None:
@@ -158,19 +166,15 @@ class Draft:
         self.range, self._range_gain = None, 0
 
     def shown(self, message: int) -> int:
-        """Return the tokens that the view would show of a message; a range's count at its first."""
+        """Return the size of what the view would show of a message; a range's at its first."""
         hidden = self.ledger.hidden(message)
         if hidden is not None:
-            return hidden.decision.tokens if message == hidden.start else 0
-        facts = self.index.messages[message]
-        saved = 0
-        for block, decision in self.ledger.active.get(message, {}).items():
-            if (message, block) not in self.blocks:
-                saved += facts.blocks[block].tokens - decision.tokens
-        for number, block_facts in enumerate(facts.blocks):
-            if (proposed := self.blocks.get((message, number))) is not None:
-                saved += block_facts.tokens - proposed.tokens
-        return facts.tokens - saved
+            return self._size(hidden.decision) if message == hidden.start else 0
+        held = self.ledger.active.get(message, {})
+        return sum(
+            self._size(self.blocks.get((message, number)) or held.get(number) or block)
+            for number, block in enumerate(self.index.messages[message].blocks)
+        )
 
     def _handle(self, item: Item) -> tuple[str, bytes]:
         data = self.wire.block_bytes(self.index.plain[item.message], item.block)

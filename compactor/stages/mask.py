@@ -13,7 +13,7 @@ from compactor import notes
 from compactor.index import Item
 from compactor.messages import Kind
 from compactor.policy import Stage
-from compactor.tokens import estimate_bytes
+from compactor.tokens import Excess, estimate_bytes
 
 from .draft import Draft
 
@@ -21,7 +21,7 @@ _SHORT_HEAD, _SHORT_TAIL = 500, 200
 
 
 class _Candidate(NamedTuple):
-    """A block that may be masked, the tokens that this saves at the least, its arguments."""
+    """A block that may be masked, what that saves at the least, and its arguments."""
 
     item: Item
     gain: int
@@ -40,6 +40,33 @@ def plan(draft: Draft) -> None:
                 draft.mask_inputs(item, keys)
             else:
                 draft.mask(item)
+
+
+def lighten(draft: Draft, excess: Excess) -> None:
+    """Mask the oldest consumed images, then the largest blocks, down to the provider's limits."""
+    index = draft.index
+    size, images = excess
+    old = [
+        item
+        for item in (*index.results, *index.media)
+        if item.alterable
+        and index.consumed(item.message)
+        and not index.is_request(item.message)
+        and draft.current(item) is None
+        and not draft.is_hidden(item.message)
+    ]
+    with_images = [item for item in old if item.facts.images]
+    largest = sorted(old, key=lambda item: item.facts.size, reverse=True)
+    for item in sorted(with_images, key=lambda item: item.place):
+        if images <= 0:
+            break
+        images, size = images - item.facts.images, size - item.facts.size
+        draft.mask(item)
+    for item in largest:
+        if size <= 0:
+            break
+        if draft.current(item) is None and draft.mask(item):
+            size -= item.facts.size
 
 
 def fit(draft: Draft) -> None:
@@ -81,13 +108,13 @@ def _result(draft: Draft, item: Item) -> _Candidate:
     if not worth or not policy.may_mask(item.tool):
         return _Candidate(item, 0, {})
     longest = notes.longest_mask(item.tool, policy.scent_chars)
-    return _Candidate(item, draft.tokens(item) - estimate_bytes(longest), {})
+    return _Candidate(item, draft.size_of(item) - _note(draft, longest), {})
 
 
 def _media(draft: Draft, item: Item) -> _Candidate:
     """Images and documents of the current request stay."""
-    gain = draft.tokens(item) - estimate_bytes(notes.LONGEST_TITLE)
-    return _Candidate(item, 0 if item.message == draft.index.request else gain, {})
+    gain = draft.size_of(item) - _note(draft, notes.LONGEST_TITLE)
+    return _Candidate(item, 0 if draft.index.is_request(item.message) else gain, {})
 
 
 def _call(draft: Draft, item: Item) -> _Candidate:
@@ -98,8 +125,14 @@ def _call(draft: Draft, item: Item) -> _Candidate:
         for key, chars in given.items()
         if (item.tool, key) in policy.inputs and chars > policy.min_chars
     }
-    each = estimate_bytes(notes.LONGEST_TITLE)
-    return _Candidate(item, sum(keys.values()) // 4 - each * len(keys), keys)
+    long = sum(keys.values())
+    each = _note(draft, notes.LONGEST_TITLE)
+    return _Candidate(item, draft.budget.amount(long // 4, long) - each * len(keys), keys)
+
+
+def _note(draft: Draft, chars: int) -> int:
+    """Return the size of a note of so many characters."""
+    return draft.budget.amount(estimate_bytes(chars), chars)
 
 
 _KINDS = {Kind.RESULT: _result, Kind.MEDIA: _media, Kind.CALL: _call}
@@ -110,7 +143,7 @@ def _kept(draft: Draft) -> set[tuple[int, int]]:
     room = int(policy.keep_share * draft.budget.messages)
     kept: set[tuple[int, int]] = set()
     for result in reversed(draft.index.results):
-        room -= draft.tokens(result)
+        room -= draft.size_of(result)
         if len(kept) >= policy.keep_recent or (room < 0 and len(kept) >= policy.keep_least):
             break
         kept.add(result.place)
@@ -121,9 +154,9 @@ def _shorten_new(draft: Draft) -> None:
     """Shorten unread results where they alone are too large."""
     room = draft.budget.messages
     new = [result for result in draft.index.unconsumed() if result.alterable]
-    if draft.size - sum(map(draft.tokens, new)) > room:
+    if draft.size - sum(map(draft.size_of, new)) > room:
         return
-    for result in sorted(new, key=draft.tokens, reverse=True):
+    for result in sorted(new, key=draft.size_of, reverse=True):
         if draft.size <= room:
             return
         if draft.current(result) is None:

@@ -11,6 +11,7 @@ from compactor.messages import (
     Message,
     Note,
     canonical,
+    digest_and_size,
     digest_of,
     has_number,
     message_digest,
@@ -38,7 +39,9 @@ def inspect(message: JsonObject, injected: Callable[[str], bool]) -> Message:
     digest = message_digest(message, [block.digest for block in blocks])
     tokens = sum(block.tokens for block in blocks)
     chars = sum(block.chars for block in blocks)
-    return Message(role, digest, blocks, tokens, chars, has_number(message))
+    size = sum(block.size for block in blocks)
+    images = sum(block.images for block in blocks)
+    return Message(role, digest, blocks, tokens, chars, has_number(message), size, images)
 
 
 def _blocks(message: JsonObject) -> list[JsonObject]:
@@ -55,35 +58,44 @@ def _blocks(message: JsonObject) -> list[JsonObject]:
 
 def _facts(block: JsonObject, role: str, injected: Callable[[str], bool]) -> Block:
     kind = block.get("type")
-    digest = digest_of(block)
+    digest, size = digest_and_size(block)
     if kind == "text":
         text = str(block.get("text", ""))
         human = role == "user" and not injected(text)
         tokens = estimate_text(text)
-        return Block(Kind.TEXT, digest, len(text), tokens, alterable=True, human=human)
+        return Block(Kind.TEXT, digest, len(text), tokens, size, alterable=True, human=human)
     if kind in _MEDIA:
-        human = role == "user"
         tokens = _media_tokens(block)
-        return Block(Kind.MEDIA, digest, 0, tokens, media=tokens, alterable=True, human=human)
+        return Block(
+            Kind.MEDIA,
+            digest,
+            0,
+            tokens,
+            size,
+            media=tokens,
+            images=int(kind == "image"),
+            alterable=True,
+            human=role == "user",
+        )
     if kind == "tool_use":
-        size = len(canonical(block.get("input")))
+        chars = len(canonical(block.get("input")))
         return Block(
             Kind.CALL,
             digest,
+            chars,
+            estimate_bytes(chars),
             size,
-            estimate_bytes(size),
             call_id=str(block.get("id")),
             tool=str(block.get("name")),
             alterable=_is_direct(block.get("caller")),
         )
     if kind == "tool_result":
-        return _result_facts(block, digest)
+        return _result_facts(block, digest, size)
     if kind in _THINKING:
         text = str(block.get("thinking") or block.get("data") or "")
-        return Block(Kind.THINKING, digest, len(text), estimate_text(text))
-    size = len(canonical(block))
+        return Block(Kind.THINKING, digest, len(text), estimate_text(text), size)
     opaque = Kind.BOUNDARY if kind == "compaction" else Kind.OPAQUE
-    return Block(opaque, digest, size, estimate_bytes(size))
+    return Block(opaque, digest, size, estimate_bytes(size), size)
 
 
 def _is_direct(caller: object) -> bool:
@@ -91,7 +103,7 @@ def _is_direct(caller: object) -> bool:
     return caller is None or (isinstance(caller, dict) and caller.get("type") == "direct")
 
 
-def _result_facts(block: JsonObject, digest: bytes) -> Block:
+def _result_facts(block: JsonObject, digest: bytes, size: int) -> Block:
     texts = list(_texts(block))
     media = [part for part in _parts(block) if part.get("type") in _MEDIA]
     media_tokens = sum(map(_media_tokens, media))
@@ -100,8 +112,10 @@ def _result_facts(block: JsonObject, digest: bytes) -> Block:
         digest,
         sum(map(len, texts)),
         estimate_text("".join(texts)) + media_tokens,
+        size,
         call_id=str(block.get("tool_use_id")),
         media=media_tokens,
+        images=sum(part.get("type") == "image" for part in media),
         alterable=_is_plain(block.get("content")),
     )
 

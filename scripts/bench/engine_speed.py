@@ -310,9 +310,9 @@ def _words() -> list[str]:
 
 @functools.cache
 def _text(kind: str) -> str:
-    """Make a million characters of a kind."""
+    """Make half a million characters of a kind."""
     chance, words, lines, size = random.Random(kind), _words(), [], 0  # noqa: S311
-    while size < MB:
+    while size < MB // 2:
         a, b, c, d = chance.choices(words, k=4)
         number = chance.randrange(10**6)
         line = {

@@ -1,5 +1,6 @@
 """A vault of one's own for each test; `histories` holds the builders."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -18,8 +19,9 @@ def world(tmp_path: Path) -> World:
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the developer has set does not reach the tests."""
-    for name in ("COMPACTOR", "COMPACTOR_HOME", "COMPACTOR_KEY", "COMPACTOR_KEY_FILE"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("COMPACTOR")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COMPACTOR_CONFIG", os.devnull)
 
 
 @pytest.fixture(autouse=True)

@@ -49,7 +49,7 @@ from compactor import (
     Transcript,
     UnknownHandle,
 )
-from compactor.plan import plan
+from compactor.plan import Situation, plan
 from compactor.policy import INJECTED
 from compactor.render import Renderer
 from compactor.storage import Kind, SessionBusy, files
@@ -65,7 +65,7 @@ def rendered(history: History, policy: Policy = SMALL) -> list[Any]:
     renderer = Renderer(wire, INJECTED)
     renderer.update(history)
     room = budget(policy.window, 0, 0)
-    one = plan(wire, renderer.index, renderer.ledger, room, policy, readable=True)
+    one = plan(wire, renderer.index, renderer.ledger, room, policy, Situation(readable=True))
     if one is not None:
         renderer.adopt(one)
     return renderer.messages(history)
@@ -411,7 +411,7 @@ def test_f56_a_store_that_fails(world: World, monkeypatch: pytest.MonkeyPatch) -
         raise OSError(28, "No space left on device")
 
     history = [human("Go."), asks(call("a")), answers(result("a", output(1, 50_000)))]
-    with world.open() as session:
+    with world.open(policy=SMALL.but(window=100_000)) as session:
         monkeypatch.setattr(files, "write_all", full)
         view = session.view(history)
         assert view.messages is history

@@ -22,7 +22,7 @@ from histories import (
 
 from compactor.check import Defect, defects, violations
 from compactor.decisions import DecisionSet
-from compactor.plan import plan
+from compactor.plan import Situation, plan
 from compactor.policy import INJECTED
 from compactor.render import Renderer
 from compactor.tokens import budget
@@ -108,7 +108,9 @@ def compacted() -> tuple[Renderer, DecisionSet]:
     """Return a history of 14 exchanges and the set that is due."""
     renderer = Renderer(WIRE, INJECTED)
     renderer.update(conversation(14))
-    one = plan(WIRE, renderer.index, renderer.ledger, budget(10_000, 0, 0), SMALL, readable=True)
+    one = plan(
+        WIRE, renderer.index, renderer.ledger, budget(10_000, 0, 0), SMALL, Situation(readable=True)
+    )
     assert one is not None
     return renderer, one
 

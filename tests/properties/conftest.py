@@ -1,6 +1,7 @@
 """Hold a session to its promises, view by view, from the messages alone."""
 
 import logging
+import os
 import re
 import shutil
 import tempfile
@@ -430,5 +431,6 @@ def watch() -> type[Watch]:
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("COMPACTOR", "COMPACTOR_HOME", "COMPACTOR_KEY", "COMPACTOR_KEY_FILE"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("COMPACTOR")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COMPACTOR_CONFIG", os.devnull)

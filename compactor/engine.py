@@ -1,0 +1,220 @@
+"""One request, from the history to its view: take in, plan, check, store, render, describe."""
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Any
+
+from compactor.storage import StorageError
+
+from . import notes
+from .arguments import Arguments, Room
+from .check import violations
+from .decisions import DecisionSet
+from .describe import Largest, describe, stats
+from .errors import CannotFit
+from .index import Edit
+from .plan import ARRIVAL, Situation, plan
+from .policy import Policy
+from .recorder import Prepared, Recorder
+from .render import Renderer
+from .tokens import Anchor
+from .view import View
+from .wire import Wire
+
+_LOG = logging.getLogger("compactor")
+
+
+@dataclass(slots=True)
+class Turn:
+    """One call of `view`."""
+
+    messages: list[Any]
+    arguments: Arguments
+    space: Room
+    policy: Policy
+    now: float
+    human: int | None = None
+
+
+class Engine:
+    """What a session knows of its conversation. Not for several threads at once."""
+
+    def __init__(self, wire: Wire, policy: Policy, recorder: Recorder) -> None:
+        """Go on from what the recorder found in the transcript."""
+        self.wire = wire
+        self._not_human = policy.not_human
+        self._recorder = recorder
+        self.renderer = Renderer(wire, policy.not_human)
+        self.renderer.put(recorder.sets)
+        self.sent = 0  # messages of the last view
+        self.space: Room | None = None  # what its request could take
+        self._estimated = 0  # tokens that were estimated for it
+        self._prompt: tuple[object, ...] | None = None  # what stood before its messages
+        self._time = 0.0  # when it was made, in seconds since the epoch
+        self._anchor: Anchor | None = None
+        self._refused: str | None = None  # why the last turn was not stored
+        self._largest = Largest()
+        # What an earlier process left: length and chain digest of its last view, its anchor.
+        self._left = (*recorder.sent, recorder.anchor) if recorder.sent else None
+        self._shown = self._left  # the same of the last view of this process
+
+    def start_over(self) -> None:
+        """Forget what is known of the history; the next view takes it in anew.
+
+        Only recorded sets stay in force, and what is stored is compared with the history then.
+        """
+        self._recorder.abandon()
+        self.renderer = Renderer(self.wire, self._not_human)
+        self.renderer.put(self._recorder.sets)
+        self.sent, self._largest = 0, Largest()
+        self._left = self._shown
+
+    def view(self, turn: Turn) -> tuple[View, DecisionSet | None]:
+        """Return the view for a turn and the set that took effect with it."""
+        edit = self._take_in(turn)
+        one = self._decide(turn)
+        shown = self.renderer.messages(turn.messages)
+        chain = self.renderer.chain[len(turn.messages)]
+        prepared = Prepared(turn.arguments, chain, self.renderer.marks)
+        refused = self._store(edit, one, prepared, turn)
+        if one is not None and one not in self.renderer.ledger.sets[-1:]:
+            one, shown = None, self.renderer.messages(turn.messages)
+        return self._describe(turn, shown, one, refused), one
+
+    def _take_in(self, turn: Turn) -> Edit:
+        renderer, left = self.renderer, self._left
+        renderer.index.asked = turn.human
+        edit = renderer.update(turn.messages, full=turn.policy.check_history == "full")
+        self._left = None
+        if left is not None and renderer.chain[left[0] : left[0] + 1] == [left[1]]:
+            # An earlier process sent this very prefix: go on as if it were this one.
+            self.sent, self._anchor = left[0], left[2]
+            renderer.changed = left[0]
+        if renderer.changed < self.sent:
+            self._anchor = None
+        space = turn.space
+        anchored = replace(space.tokens, anchor=self._anchor)
+        turn.space = Room(
+            anchored, anchored if space.plan is space.tokens else space.plan, space.limits
+        )
+        return edit
+
+    def _decide(self, turn: Turn) -> DecisionSet | None:
+        """Plan a set and put it in force, unless what it makes of the view fails the check."""
+        renderer = self.renderer
+        now = self._situation(turn)
+        one = plan(self.wire, renderer.index, renderer.ledger, turn.space.plan, turn.policy, now)
+        if one is None:
+            return None
+        renderer.adopt(one)
+        found = violations(renderer, one)
+        if found:
+            renderer.withdraw()
+            _LOG.error("a compaction failed its check and was dropped: %s", found[0].what)
+            return None
+        return one
+
+    def _situation(self, turn: Turn) -> Situation:
+        index, asked = self.renderer.index, turn.arguments.prompt
+        cold = self._prompt is not None and (
+            self._prompt != asked or turn.now - self._time > turn.policy.cache_ttl_s
+        )
+        if self._prompt is None and self._recorder.time is not None:
+            cold = turn.now - self._recorder.time / 1000 > turn.policy.cache_ttl_s
+        self._prompt, self._time = asked, turn.now
+        excess = turn.space.limits.excess(index.size, index.images)
+        if any(excess):  # of the history; of the view it takes longer to say
+            excess = turn.space.limits.excess(*self.renderer.weight())
+        return Situation(
+            readable=self.wire.offers(turn.arguments.values.get("tools"), notes.READ_TOOL),
+            cold=cold,
+            held_back=self._recorder.undone,
+            excess=excess,
+            pins=self._recorder.pins,
+        )
+
+    def _store(
+        self, edit: Edit, one: DecisionSet | None, prepared: Prepared, turn: Turn
+    ) -> str | None:
+        """Store the turn; where the disk refuses, the set is taken out of force.
+
+        Unless the prompt would not fit then: what only the history holds may be hidden for that,
+        since it reads back from there, and it is written as soon as the disk allows.
+        """
+        refused = None
+        try:
+            self._recorder.turn(self.renderer.index, edit, one, prepared)
+        except (StorageError, OSError) as error:
+            if one is not None:
+                if one.before > turn.space.plan.messages >= one.after:
+                    self._recorder.keep(one)
+                else:
+                    self.renderer.withdraw()
+            refused = f"{type(error).__name__}: {error}"
+            if turn.policy.on_storage_error == "raise":
+                raise
+        if refused is not None and refused != self._refused:
+            _LOG.warning("not stored: %s", refused)
+        self._refused = refused
+        return refused
+
+    def _describe(
+        self, turn: Turn, shown: list[Any], one: DecisionSet | None, degraded: str | None
+    ) -> View:
+        renderer, sent, space = self.renderer, self.sent, turn.space
+        stable = min(renderer.changed, sent)
+        rewrites = stable if stable < min(sent, len(turn.messages)) else None
+        if rewrites is not None:
+            self._anchor = None
+            space = replace(space, tokens=replace(space.tokens, anchor=None))
+        self.sent, self._estimated = len(turn.messages), renderer.estimated
+        self._shown = self.sent, renderer.chain[self.sent], self._anchor
+        self.space = space
+        rewritten = range(stable, sent if rewrites is not None else stable)
+        measured = stats(renderer, space.tokens, rewritten)
+        view = describe(
+            renderer, shown, one, measured, space, self._largest, stable, rewrites, degraded
+        )
+        if one is not None:
+            _LOG.info(
+                "compacted (%s): %d to %d tokens (estimated); in view %d persisted, %d masked, "
+                "%d messages archived",
+                *(one.reason, one.before, one.after),
+                *(measured.persisted, measured.masked, measured.archived_messages),
+            )
+        return view
+
+    def observe(self, used: int) -> Anchor:
+        """Learn what the provider measured for the last view, in tokens of the whole prompt."""
+        overhead = self.space.tokens.scaled(self.space.tokens.overhead) if self.space else 0
+        self._anchor = Anchor(used - overhead, self._estimated)
+        if self._shown is not None:
+            self._shown = (*self._shown[:2], self._anchor)
+        return self._anchor
+
+    def undo(self) -> DecisionSet | None:
+        """Take the newest compaction out of force; None where there is none.
+
+        Raises:
+            CannotFit: where the view would not fit then; nothing has changed.
+            StorageError, OSError: where the disk refuses; a later view records it.
+
+        """
+        renderer = self.renderer
+        sets = renderer.ledger.sets
+        one = next((each for each in reversed(sets) if each.reason != ARRIVAL), None)
+        if one is None:
+            return None
+        others = [each for each in sets if each is not one]
+        renderer.put((*others, *filter(None, [one.on_arrival()])))
+        if self.space is not None and len(renderer.index):
+            tokens = self.space.tokens.scaled(renderer.estimated)
+            chars = renderer.index.chars[-1] - renderer.ledger.saved_chars
+            if self.space.is_full(tokens, chars):
+                renderer.put(sets)
+                message = f"without its newest compaction the view has {tokens} tokens (estimated)"
+                hint = f"The window leaves room for {self.space.tokens.messages}."
+                raise CannotFit(message, hint=hint)
+        self._anchor = None
+        self._recorder.undo(one)
+        return one
