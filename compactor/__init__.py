@@ -7,7 +7,8 @@ holds every threshold. Errors stand in `compactor.errors` and `compactor.storage
 from compactor.storage import Keys, StorageError
 
 from .decisions import Decision, DecisionSet, RangeDecision
-from .errors import BadMessage, BadPolicy, Closed, CompactorError, UnknownHandle
+from .errors import BadMessage, BadPolicy, CannotFit, Closed, CompactorError, UnknownHandle
+from .explain import Explanation
 from .policy import ArchivePolicy, MaskPolicy, PersistPolicy, Policy, Stage, ToolRule
 from .session import Compactor
 from .transcript import Request, Transcript
@@ -17,12 +18,14 @@ __all__ = [
     "ArchivePolicy",
     "BadMessage",
     "BadPolicy",
+    "CannotFit",
     "Closed",
     "Compactor",
     "CompactorError",
     "Contributor",
     "Decision",
     "DecisionSet",
+    "Explanation",
     "Keys",
     "MaskPolicy",
     "PersistPolicy",

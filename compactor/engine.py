@@ -206,7 +206,7 @@ class Engine:
         if one is None:
             return None
         others = [each for each in sets if each is not one]
-        renderer.put((*others, *filter(None, [one.on_arrival()])))
+        renderer.put((*others, *filter(None, [one.on_arrival()])), forget=False)
         if self.space is not None and len(renderer.index):
             tokens = self.space.tokens.scaled(renderer.estimated)
             chars = renderer.index.chars[-1] - renderer.ledger.saved_chars

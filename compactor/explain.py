@@ -19,7 +19,7 @@ class Explanation:
     `reason` is that of the set, None where there would be none; `before` and `after` are sizes of
     the view, `room` what messages may take and `starts_at` the size at which compaction starts.
     `rewrites_from` is the first message already sent that would change and `rewritten` the
-    tokens from there on, which the provider's cache must take in anew.
+    tokens of those from there on, which the provider's cache must take in anew.
     """
 
     reason: str | None
@@ -54,7 +54,7 @@ def explain(  # noqa: PLR0913, PLR0917 - all that a plan depends on
         renderer.adopt(one)
         if renderer.changed < sent:
             rewrites = renderer.offset(renderer.changed)
-            shown = (renderer.facts(at) for at in range(renderer.changed, len(messages)))
+            shown = (renderer.facts(at) for at in range(renderer.changed, sent))
             rewritten = sum(facts.tokens for each in shown for facts in each)
     return Explanation(
         reason=one.reason if one else None,

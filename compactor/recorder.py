@@ -260,7 +260,8 @@ class Recorder:
             held = self._recorded.sets
             known, ours = set(held.values()), set(self.sets)
             dropped = [number for number, each in held.items() if each not in ours]
-            records += [(Kind.SET, {"drop": number}) for number in dropped]
+            undo = {"undo": True} if self.undone else {}
+            records += [(Kind.SET, {"drop": number, **undo}) for number in dropped]
             new = [each for each in self.sets if each not in known] + new
         records += [(Kind.SET, each.encode()) for each in new]
         for _, body in records:

@@ -6,7 +6,7 @@ nothing at the others. `offset` says where a position is in the view.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .decisions import DecisionSet, RangeDecision
@@ -63,7 +63,9 @@ class Renderer:
         )
         inside = edit.start + edit.added < len(self.index)
         if edit.removed or inside or revived:
+            known = self.ledger.contents
             self._resolve(self.ledger.sets, edit)
+            self.ledger = replace(self.ledger, contents=known)
         for position in edit.touched:
             if position in self._replaced:
                 self._replaced[position] = self._render(position)
@@ -103,9 +105,14 @@ class Renderer:
         self.put(self.ledger.sets[:-1])
         self.changed = self._untouched
 
-    def put(self, sets: Iterable[DecisionSet]) -> None:
-        """Put these sets in force in the place of all others."""
+    def put(self, sets: Iterable[DecisionSet], *, forget: bool = True) -> None:
+        """Put these sets in force in the place of all others.
+
+        Unless told to forget them, handles that the others named stay known.
+        """
+        known = {} if forget else self.ledger.contents
         self._resolve(sets, Edit(len(self.index), 0, 0))
+        self.ledger = replace(self.ledger, contents={**known, **self.ledger.contents})
         self._link()
 
     def _resolve(self, sets: Iterable[DecisionSet], edit: Edit) -> None:

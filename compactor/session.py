@@ -321,7 +321,7 @@ class Compactor:
             StorageError: where the vault cannot give it, and the history at hand does not have it.
 
         """
-        if self._engine is None or self._place is None or handle not in self.handles():
+        if self._engine is None or self._place is None:
             message = "no such handle in this session"
             raise UnknownHandle(message, hint="Compactor.handles() lists them.")
         with self._lock:

@@ -97,7 +97,7 @@ class Transcript:
         self._sources: dict[str, tuple[AnyDecision, list[_Source]]] = {}
         self._held: tuple[Place, Any] | None = None
         self._wire: Wire = wire_format("anthropic")
-        self.sets: list[DecisionSet] = []
+        self._sets: list[DecisionSet] = []
 
     @classmethod
     def open(cls, root: str | Path, session: str, keys: Keys | None = None) -> Self:
@@ -108,6 +108,12 @@ class Transcript:
 
         """
         return cls(Vault.open(vault_root(root), keys or Keys.default(make=False)).read(session))
+
+    @property
+    def sets(self) -> list[DecisionSet]:
+        """Every set that was ever recorded, oldest first."""
+        self._catch_up()
+        return list(self._sets)
 
     def handles(self) -> list[str]:
         """Return every handle that a note has named, oldest first."""
@@ -270,7 +276,7 @@ class Transcript:
             history += [None] * (body["at"] - len(history))  # a lost record held them
         if frame.kind is Kind.SET and "decisions" in body:
             one = DecisionSet.decode(body)
-            self.sets.append(one)
+            self._sets.append(one)
             for decision in one.decisions:
                 at = decision.message
                 length = decision.span.length if isinstance(decision, RangeDecision) else 1

@@ -18,6 +18,7 @@ from compactor.tokens import Excess, estimate_bytes
 from .draft import Draft
 
 _SHORT_HEAD, _SHORT_TAIL = 500, 200
+_NOTE_BYTES = 400  # of JSON, of a result of which a note is left, about
 
 
 class _Candidate(NamedTuple):
@@ -60,13 +61,13 @@ def lighten(draft: Draft, excess: Excess) -> None:
     for item in sorted(with_images, key=lambda item: item.place):
         if images <= 0:
             break
-        images, size = images - item.facts.images, size - item.facts.size
-        draft.mask(item)
+        if draft.mask(item):
+            images, size = images - item.facts.images, size - item.facts.size + _NOTE_BYTES
     for item in largest:
         if size <= 0:
             break
         if draft.current(item) is None and draft.mask(item):
-            size -= item.facts.size
+            size -= item.facts.size - _NOTE_BYTES
 
 
 def fit(draft: Draft) -> None:
