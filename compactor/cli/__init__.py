@@ -12,7 +12,7 @@ import click
 from .terminal import safe
 
 WRONG, REFUSED, INTERRUPTED = 2, 3, 130
-_COMMANDS = ("keys", "replay", "verify")
+_COMMANDS = ("keys", "replay", "undo", "verify")
 
 
 class _Lazy(click.Group):
