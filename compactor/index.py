@@ -4,16 +4,14 @@ The index holds references to the caller's message objects, so that the next loo
 history costs pointer comparisons; only new or changed messages are inspected.
 """
 
-import marshal
 import operator
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
-from .messages import EMPTY_CHAIN, Block, JsonObject, Kind, Message, link, plain
+from .messages import EMPTY_CHAIN, Block, JsonObject, Kind, Message, alike, link, plain
 from .wire import Wire
 
 LONG_TEXT = 10_000  # characters of a user's text that a decision may be about
@@ -58,6 +56,8 @@ class Index:
         self._wire = wire
         self._injected = re.compile(not_human, re.DOTALL)
         self._sources: list[object] = []
+        self._converted = False  # whether any source is not plain JSON itself
+        self.kept = False  # whether the last `sync` found the very objects that it knew
         self.plain: list[JsonObject] = []
         self.messages: list[Message] = []
         self.asked: int | None = None  # a message of the human's, where the host knows better
@@ -95,17 +95,23 @@ class Index:
 
         """
         old, count = self._sources, len(self._sources)
+        known = messages[:count]
         same = len(messages) >= count and all(map(operator.is_, old, messages))
-        if not same and (old != list(messages[:count]) or not self._exact(messages)):
+        self.kept = same
+        if not same and (old != known or not self._exact(messages)):
             return self._resync(list(messages), self._grown(full=full))
         if grown := self._grown(full=full):
             return self._resync(list(messages), grown)
         fresh = list(messages[count:])
         made = [self._inspect(source, count + i) for i, source in enumerate(fresh)]
+        self._converted |= any(mine is not own for (mine, _), own in zip(made, fresh, strict=True))
         if not same:  # equal but newer objects take the place of the old ones, which are freed
-            held = zip(self.plain, old, messages, strict=False)
-            self.plain = [new if mine is own else mine for mine, own, new in held]  # type: ignore[misc]
-            old[:] = messages[:count]
+            if self._converted:
+                held = zip(self.plain, old, known, strict=True)
+                self.plain = [new if mine is own else mine for mine, own, new in held]  # type: ignore[misc]
+            else:
+                self.plain = list(known)  # type: ignore[arg-type]
+            old[:] = known
         old += fresh
         self._append(made)
         return Edit(count, 0, len(made))
@@ -126,9 +132,9 @@ class Index:
     def _exact(self, messages: Sequence[object]) -> bool:
         """Tell apart what Python takes for equal (1, true and 1.0), where numbers occur at all."""
         return all(
-            self._sources[i] is messages[i] or _alike(self._sources[i], messages[i])
+            alike(self._sources[i], messages[i], facts.numbers)
             for i, facts in enumerate(self.messages)
-            if facts.numbers
+            if facts.numbers != ()
         )
 
     def _inspect(self, source: object, position: int) -> tuple[JsonObject, Message]:
@@ -168,14 +174,18 @@ class Index:
             if made[i][0] is not self.plain[i if i < start else i + shift]
             and made[i][0] != self.plain[i if i < start else i + shift]
         )
+        self._converted = any(
+            mine is not own for (mine, _), own in zip(made, messages, strict=True)
+        )
         self._sources, self.plain, self.messages = messages, [], []
+        self.kept = False
         self._reset()
         self._append(made)
         return Edit(start, len(old) - start - tail, len(new) - start - tail, touched)
 
     def _equals(self, position: int, source: object) -> bool:
         held = self._sources[position]
-        return held == source and (not self.messages[position].numbers or _alike(held, source))
+        return held == source and alike(held, source, self.messages[position].numbers)
 
     def _append(self, made: list[tuple[JsonObject, Message]]) -> None:
         first = len(self.messages)
@@ -310,15 +320,6 @@ def _extent(value: object) -> int:
     if isinstance(value, list):
         return len(value) + sum(map(_extent, value))
     return 1
-
-
-def _alike(one: Any, other: Any) -> bool:
-    """Compare exactly; what cannot be compared so is looked at anew."""
-    try:
-        # Version 0 writes values by their type and shares nothing: equal bytes, equal values.
-        return marshal.dumps(one, 0) == marshal.dumps(other, 0)
-    except ValueError:
-        return False
 
 
 def _common(one: Sequence[object], other: Sequence[object]) -> int:

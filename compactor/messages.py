@@ -9,9 +9,10 @@ import hashlib
 import json
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Any, NamedTuple, NoReturn
 
 import orjson
@@ -19,6 +20,7 @@ import orjson
 from .errors import BadMessage
 
 JsonObject = dict[str, Any]
+Path = tuple[str | int, ...]
 
 EMPTY_CHAIN = bytes(32)
 _SORTED = (
@@ -28,6 +30,7 @@ _SORTED = (
     | orjson.OPT_PASSTHROUGH_SUBCLASS
 )
 _SCALARS = frozenset({str, int, bool, type(None)})
+_MANY = 100  # numbers in a message
 MAX_DEPTH = 150  # the vault's records go down to 200
 _UNSEEN = ("cache_control",)
 
@@ -71,7 +74,7 @@ class Block:
 class Message:
     """Facts about one wire message; they depend on the message alone, not on its place.
 
-    `numbers` tells whether a number or a boolean occurs in it.
+    `numbers` are the paths to its numbers and booleans (None: too many to name).
     """
 
     role: str
@@ -79,7 +82,7 @@ class Message:
     blocks: tuple[Block, ...]
     tokens: int
     chars: int
-    numbers: bool
+    numbers: tuple[Path, ...] | None
     size: int = 0
     images: int = 0
 
@@ -182,13 +185,45 @@ def canonical(value: object) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def has_number(value: object) -> bool:
-    """Tell whether a number or a boolean occurs in plain JSON."""
+def number_paths(value: object) -> tuple[Path, ...] | None:
+    """Return the paths to all numbers and booleans in plain JSON; None for too many of them."""
+    found = tuple(islice(_number_paths(value, ()), _MANY + 1))
+    return None if len(found) > _MANY else found
+
+
+def _number_paths(value: object, path: Path) -> Iterator[Path]:
     if isinstance(value, dict):
-        return any(map(has_number, value.values()))
-    if isinstance(value, list):
-        return any(map(has_number, value))
-    return isinstance(value, int | float)
+        for key, item in value.items():
+            if type(item) is not str:
+                yield from _number_paths(item, (*path, key))
+    elif isinstance(value, list):
+        for position, item in enumerate(value):
+            if type(item) is not str:
+                yield from _number_paths(item, (*path, position))
+    elif isinstance(value, int | float):
+        yield path
+
+
+def alike(one: Any, other: Any, numbers: tuple[Path, ...] | None) -> bool:
+    """Tell whether two equal messages are exactly the same JSON: 1, true and 1.0 are equal, too.
+
+    What is no plain JSON is not compared: False.
+    """
+    try:
+        if numbers is None:
+            return canonical(one) == canonical(other)
+        return all(_same_number(one, other, path) for path in numbers)
+    except (LookupError, TypeError, AttributeError):
+        return False
+
+
+def _same_number(one: Any, other: Any, path: Path) -> bool:
+    for key in path:
+        one, other = one[key], other[key]
+        if one is other:
+            return True
+    same = type(one) is type(other)
+    return same and (type(one) is not float or bool(one.hex() == other.hex()))  # 0.0 and -0.0
 
 
 def _has_float(value: object) -> bool:

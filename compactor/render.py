@@ -48,6 +48,9 @@ class Renderer:
         self.marks: list[list[int]] = []
         self._marked: set[int] = set()
         self._chain: list[bytes] | None = None  # of the view, where it is not the history's
+        self._view: list[Any] | None = None  # the last view, and how much of the history it shows
+        self._shown = 0
+        self._weight = (0, 0, 0)  # of how many messages of the history, their bytes, their images
 
     def update(self, messages: Sequence[object], *, full: bool = False) -> Edit:
         """Take in the history as it is now; with `full` every message is looked at anew.
@@ -69,6 +72,8 @@ class Renderer:
         for position in edit.touched:
             if position in self._replaced:
                 self._replaced[position] = self._render(position)
+        if not self.index.kept:
+            self._view = None
         end, shift = edit.start + edit.removed, edit.added - edit.removed
         self._marked = {p for p in self._marked if p < edit.start} | {
             p + shift for p in self._marked if p >= end
@@ -90,6 +95,7 @@ class Renderer:
     def adopt(self, one: DecisionSet) -> None:
         """Put one more set in force."""
         self._untouched = self.changed
+        self._view = None
         before = self.ledger
         self.ledger = extend(self.ledger, one, self.index)
         if self.ledger.ranges != before.ranges:
@@ -117,6 +123,7 @@ class Renderer:
 
     def _resolve(self, sets: Iterable[DecisionSet], edit: Edit) -> None:
         """Work out anew which decisions hold, and keep the replaced messages that still serve."""
+        self._view = None
         held, kept, ranges = self.ledger.active, self._replaced, self.ledger.ranges
         self.ledger = resolve(sets, self.index)
         shift, end = edit.added - edit.removed, edit.start + edit.added
@@ -178,17 +185,23 @@ class Renderer:
         for position in marks.keys() & self._replaced.keys():
             if marks[position] != self.wire.marks(self._replaced[position][0]):
                 self._replaced[position] = self._render(position)
+                self._view = None
         self._marked = {position for position, blocks in marks.items() if blocks}
         self._mark_notes(marks)
         self.marks = self._marks(marks)
         if not self.is_changed:
             return history
-        view = list(history)
-        for position, (message, _) in self._replaced.items():
-            view[position] = message
-        for one in reversed(self.ledger.ranges):
-            view[one.start : one.end] = self._notes[one.start].messages
-        return view
+        if self._view is None:
+            self._weight = (0, 0, 0)
+            self._view = list(history)
+            for position, (message, _) in self._replaced.items():
+                self._view[position] = message
+            for one in reversed(self.ledger.ranges):
+                self._view[one.start : one.end] = self._notes[one.start].messages
+        else:  # what is new came behind, and nothing of it gives way
+            self._view += history[self._shown :]
+        self._shown = count
+        return list(self._view)
 
     def _mark_notes(self, marks: Mapping[int, Mapping[int, object]]) -> None:
         marked = sorted(self._marked)
@@ -199,6 +212,7 @@ class Renderer:
                 mark = _last_mark(marks[marked[at]])
             if mark != self._notes[one.start].mark:
                 self._notes[one.start] = self._make_notes(one.decision, mark)
+                self._view = None
 
     def _marks(self, marks: Mapping[int, Mapping[int, object]]) -> list[list[int]]:
         """Return the places of cache marks in the view."""
@@ -238,9 +252,13 @@ class Renderer:
         return bool(self._replaced or self._notes)
 
     def weight(self) -> tuple[int, int]:
-        """Return the bytes of JSON and the images of the view: work in proportion to it."""
-        shown = [facts for at in range(len(self.index)) for facts in self.facts(at)]
-        return sum(facts.size for facts in shown), sum(facts.images for facts in shown)
+        """Return the bytes of JSON and the images of the view; of what it shows newly, if known."""
+        known, size, images = (0, 0, 0) if self._view is None else self._weight
+        for at in range(known, len(self.index)):
+            for facts in self.facts(at):
+                size, images = size + facts.size, images + facts.images
+        self._weight = len(self.index), size, images
+        return size, images
 
     @property
     def estimated(self) -> int:

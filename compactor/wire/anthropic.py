@@ -13,8 +13,8 @@ from compactor.messages import (
     canonical,
     digest_and_size,
     digest_of,
-    has_number,
     message_digest,
+    number_paths,
     seen,
 )
 from compactor.tokens import estimate_bytes, estimate_document, estimate_image, estimate_text
@@ -41,7 +41,7 @@ def inspect(message: JsonObject, injected: Callable[[str], bool]) -> Message:
     chars = sum(block.chars for block in blocks)
     size = sum(block.size for block in blocks)
     images = sum(block.images for block in blocks)
-    return Message(role, digest, blocks, tokens, chars, has_number(message), size, images)
+    return Message(role, digest, blocks, tokens, chars, number_paths(message), size, images)
 
 
 def _blocks(message: JsonObject) -> list[JsonObject]:

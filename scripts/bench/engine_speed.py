@@ -348,7 +348,11 @@ def _loop(folder: Path, name: str, size: int, *, masked: bool) -> Loop:
     """Bring a loop to a history of this size; its sets are taken on the way."""
     nothing = PersistPolicy(batch_chars=10**9, item_chars=10**9, always_chars=10**9, tools={})
     window = WINDOW * size + _overhead() + _request()["max_tokens"]
-    policy = Policy(window=window) if masked else Policy(window=10**9, persist=nothing)
+    policy = (
+        Policy(window=window, max_bytes=10**12)
+        if masked
+        else Policy(window=10**9, max_bytes=10**12, persist=nothing)
+    )
     session = Compactor.open(folder / FOLDER, name, policy=policy, keys=_keys(folder))
     loop = Loop(session)
     for step in range(1, STEPS + 1):
