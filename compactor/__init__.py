@@ -6,6 +6,7 @@ holds every threshold. Errors stand in `compactor.errors` and `compactor.storage
 
 from compactor.storage import Keys, StorageError
 
+from .counters import SdkCounter, TokenCounter
 from .decisions import Decision, DecisionSet, RangeDecision
 from .errors import BadMessage, BadPolicy, CannotFit, Closed, CompactorError, UnknownHandle
 from .explain import Explanation
@@ -32,9 +33,11 @@ __all__ = [
     "Policy",
     "RangeDecision",
     "Request",
+    "SdkCounter",
     "Stage",
     "Stats",
     "StorageError",
+    "TokenCounter",
     "ToolRule",
     "Transcript",
     "UnknownHandle",

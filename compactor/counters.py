@@ -72,7 +72,7 @@ class OfflineCounter:
 
     It needs Python 3.12 and takes up to a second for 100,000 characters. Text is counted by it,
     images and documents are estimated, and the frame of each block counts as in the estimate.
-    Source: https://pypi.org/project/ctok/ (families 3.0, and 4.7 for Claude 4.7 and later).
+    Source: the documentation of ctok 1.3 (families 3.0, and 4.7 for Claude 4.7 and later).
     """
 
     def __init__(self) -> None:

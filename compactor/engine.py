@@ -9,6 +9,7 @@ from compactor.storage import StorageError
 from . import notes
 from .arguments import Arguments, Room
 from .check import violations
+from .counters import TokenCounter
 from .decisions import DecisionSet
 from .describe import Largest, describe, stats
 from .errors import CannotFit
@@ -22,6 +23,7 @@ from .view import View
 from .wire import Wire
 
 _LOG = logging.getLogger("compactor")
+_COUNT_FROM = 0.5  # of the budget: smaller views are not worth a question
 
 
 @dataclass(slots=True)
@@ -39,8 +41,11 @@ class Turn:
 class Engine:
     """What a session knows of its conversation. Not for several threads at once."""
 
-    def __init__(self, wire: Wire, policy: Policy, recorder: Recorder) -> None:
+    def __init__(
+        self, wire: Wire, policy: Policy, recorder: Recorder, counter: TokenCounter | None = None
+    ) -> None:
         """Go on from what the recorder found in the transcript."""
+        self._counter = counter
         self.wire = wire
         self._not_human = policy.not_human
         self._recorder = recorder
@@ -92,12 +97,29 @@ class Engine:
             renderer.changed = left[0]
         if renderer.changed < self.sent:
             self._anchor = None
+        self._count(turn)
         space = turn.space
         anchored = replace(space.tokens, anchor=self._anchor)
         turn.space = Room(
             anchored, anchored if space.plan is space.tokens else space.plan, space.limits
         )
         return edit
+
+    def _count(self, turn: Turn) -> None:
+        """Have a large view counted of which the provider has not said how large it is."""
+        budget, estimated = turn.space.tokens, self.renderer.estimated
+        if (
+            self._counter is None
+            or self._anchor is not None
+            or budget.scaled(estimated) < _COUNT_FROM * budget.messages
+            or self.renderer.index.open_ended()
+        ):
+            return
+        values = dict(turn.arguments.values)
+        request = {**values.pop("options", {}), **values}
+        counted = self._counter.count(self.renderer.messages(turn.messages), **request)
+        if counted is not None:
+            self._anchor = Anchor(counted - budget.scaled(budget.overhead), estimated)
 
     def _decide(self, turn: Turn) -> DecisionSet | None:
         """Plan a set and put it in force, unless what it makes of the view fails the check."""

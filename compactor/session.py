@@ -15,6 +15,7 @@ from compactor.storage import Keys, StorageError, Vault, new_name
 
 from . import notes
 from .arguments import Reader, check_list, room, switched_off
+from .counters import TokenCounter
 from .decisions import DecisionSet
 from .describe import untouched
 from .engine import Engine, Turn
@@ -43,13 +44,14 @@ class Compactor:
     call it, one after the other.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - `open` calls it
         self,
         session: str,
         policy: Policy,
         wire: str,
         recorder: Recorder | None,
         place: tuple[Path, Keys] | None,
+        counter: TokenCounter | None = None,
     ) -> None:
         """Use `Compactor.open` instead."""
         self.session = session
@@ -61,7 +63,7 @@ class Compactor:
         self._place = place
         self._transcript: Transcript | None = None
         self._reader = Reader()
-        self._engine = Engine(self._wire, policy, recorder) if recorder else None
+        self._engine = Engine(self._wire, policy, recorder, counter) if recorder else None
         self._lock = threading.RLock()
         self._moved: str | None = None  # said once: that the session has another name
         self._closed = False
@@ -77,6 +79,7 @@ class Compactor:
         keys: Keys | None = None,
         wait: float = 0,
         on_compaction: OnCompaction | None = None,
+        counter: TokenCounter | None = None,
     ) -> Self:
         """Open a session, or go on with it where it exists.
 
@@ -92,6 +95,7 @@ class Compactor:
             keys: the host's keys; None for those of the environment or the user.
             wait: seconds to wait while another writer holds the session.
             on_compaction: called with each set that took effect and its view.
+            counter: asked for the size of large views that no usage report has told yet.
 
         Raises:
             BadPolicy: for settings in a file or the environment that are none.
@@ -104,18 +108,24 @@ class Compactor:
             made = cls(name, settings, wire, None, None)
         else:
             root, held = vault_root(workspace), keys or Keys.default()
-            made = cls._opened(name, settings, wire, (root, held), wait=wait)
+            made = cls._opened(name, settings, wire, (root, held), counter, wait=wait)
         made.on_compaction = on_compaction
         return made
 
     @classmethod
     def _opened(
-        cls, name: str, policy: Policy, wire: str, place: tuple[Path, Keys], **how: Any
+        cls,
+        name: str,
+        policy: Policy,
+        wire: str,
+        place: tuple[Path, Keys],
+        counter: TokenCounter | None = None,
+        **how: Any,
     ) -> Self:
         root, keys = place
         recorder = open_recorder(lambda: Vault.create(root, keys), name, wire, **how)
         own = recorder.session
-        made = cls(own, policy, wire, recorder, place)
+        made = cls(own, policy, wire, recorder, place, counter)
         if own != name:
             made._moved = f"the key of session {name} is missing: it goes on as {own}"
             _LOG.warning("%s", made._moved)

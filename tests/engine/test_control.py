@@ -422,3 +422,28 @@ def test_a_transcript_of_a_child_opens_as_any(world: World) -> None:
         child.view(conversation(2))
     with Transcript.open(world.folder, "one.a", world.keys) as transcript:
         assert transcript.messages() == conversation(2)
+
+
+def test_a_counter_is_asked_for_large_views_only(world: World) -> None:
+    """Until a usage report says more; what it counts moves the trigger; no answer is none."""
+    asked: list[int] = []
+
+    class Counter:
+        def __init__(self, answer: int | None) -> None:
+            self.answer = answer
+
+        def count(self, messages: list[Any], **request: Any) -> int | None:
+            assert request["model"] == "m"
+            asked.append(len(messages))
+            return self.answer
+
+    history = conversation(9)
+    for answer, decided in ((12_000, True), (5_000, False), (None, False)):
+        asked.clear()
+        with world.open(f"s{answer}".lower(), counter=Counter(answer)) as session:
+            session.view(history[:3], model="m")
+            assert asked == []
+            assert not session.view(history[:15], model="m").decisions
+            view = session.view([*history, *exchange(70)], model="m")
+            assert bool(view.decisions) == decided
+            assert asked
