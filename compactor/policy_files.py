@@ -63,6 +63,10 @@ def load(workspace: str | Path = ".") -> Policy:
             policy = policy.but(**settings)
         except BadPolicy as error:
             raise _bad(source, str(error).removeprefix("policy: "), error.hint) from None
+    if "not_human" in layers[1][1]:
+        # Whoever can write there, an agent among them, could have the human's words left out.
+        message = "not_human is not taken from a workspace"
+        raise _bad(layers[1][0], message, f"Set it in {user_file()}, or pass policy=.")
     return policy
 
 

@@ -204,3 +204,12 @@ def test_files_are_read_only_on_request() -> None:
         env=os.environ | {"COMPACTOR_CONFIG": "/"},
     )
     assert answer.stdout.strip() == ""
+
+
+def test_a_workspace_cannot_say_who_the_human_is(tmp_path: Path, own: Path, project: Path) -> None:
+    """Whoever can write there could have the human's words left out; the user's file may."""
+    project.write_text("[tool.compactor]\nnot_human = '.*'\n")
+    assert "not_human" in str(refused(tmp_path))
+    project.unlink()
+    own.write_text("not_human = 'x'\n")
+    assert load(tmp_path).not_human == "x"
