@@ -204,6 +204,7 @@ class DecisionSet:
     `at` is the length of the history when the set was taken; `reason` is "arrival" (only new
     results), "trigger" or "count" (of messages); `before` and `after` are the estimated tokens of
     the view. `arrived` are the positions, in `decisions`, of those about results that were new.
+    `chain` names the history then, of a set that was not taken on arrival.
     """
 
     at: int
@@ -212,6 +213,7 @@ class DecisionSet:
     after: int
     decisions: tuple[AnyDecision, ...]
     arrived: tuple[int, ...] = ()
+    chain: bytes = b""
 
     def encode(self) -> JsonObject:
         """Encode as a JSON object."""
@@ -221,6 +223,7 @@ class DecisionSet:
             "tokens": [self.before, self.after],
             "decisions": [decision.encode() for decision in self.decisions],
             **({"arrived": list(self.arrived)} if self.arrived else {}),
+            **({"chain": encode_digest(self.chain)} if self.chain else {}),
         }
 
     @classmethod
@@ -229,11 +232,14 @@ class DecisionSet:
         before, after = value["tokens"]
         decisions = tuple(map(_decode, value["decisions"]))
         arrived = tuple(value.get("arrived", ()))
-        return cls(value["at"], value["reason"], before, after, decisions, arrived)
+        chain = decode_digest(value.get("chain", ""))
+        return cls(value["at"], value["reason"], before, after, decisions, arrived, chain)
 
     def on_arrival(self) -> Self | None:
         """Return what of the set concerned new results only; None if nothing did."""
         kept = tuple(self.decisions[number] for number in self.arrived)
         if not kept:
             return None
-        return replace(self, reason="arrival", decisions=kept, arrived=tuple(range(len(kept))))
+        return replace(
+            self, reason="arrival", decisions=kept, arrived=tuple(range(len(kept))), chain=b""
+        )

@@ -59,6 +59,8 @@ class Engine:
         self._anchor: Anchor | None = None
         self._refused: str | None = None  # why the last turn was not stored
         self._largest = Largest()
+        self._was_over = False
+        self._policy: Policy | None = None  # of the last view
         # What an earlier process left: length and chain digest of its last view, its anchor.
         self._left = (*recorder.sent, recorder.anchor) if recorder.sent else None
         self._shown = self._left  # the same of the last view of this process
@@ -144,6 +146,9 @@ class Engine:
         if self._prompt is None and self._recorder.time is not None:
             cold = turn.now - self._recorder.time / 1000 > turn.policy.cache_ttl_s
         self._prompt, self._time = asked, turn.now
+        before = self._policy
+        same = before is None or before is turn.policy or before == turn.policy
+        self._policy = turn.policy
         excess = turn.space.limits.excess(index.size, index.images)
         if any(excess):  # of the history; of the view it takes longer to say
             excess = turn.space.limits.excess(*self.renderer.weight())
@@ -152,6 +157,7 @@ class Engine:
             cold=cold,
             held_back=self._recorder.undone,
             excess=excess,
+            same_policy=same,
             pins=self._recorder.pins,
         )
 
@@ -197,6 +203,9 @@ class Engine:
         view = describe(
             renderer, shown, one, measured, space, self._largest, stable, rewrites, degraded
         )
+        if view.over_budget and not self._was_over:
+            _LOG.warning("the view is too large: %d tokens (estimated)", measured.view_tokens)
+        self._was_over = view.over_budget
         if one is not None:
             _LOG.info(
                 "compacted (%s): %d to %d tokens (estimated); in view %d persisted, %d masked, "

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from .decisions import AnyDecision, Decision, DecisionSet, RangeDecision, Span, Target, range_digest
 from .index import Index
+from .messages import Kind
 from .policy import Stage
 
 Active = Mapping[int, Mapping[int, Decision]]
@@ -35,7 +36,6 @@ class Ledger:
     ranges too; `ranges` are those in force, in order and apart.
     `saved` estimates the tokens and `saved_chars` counts the characters that they take out of the
     view together; `shown` counts the decisions whose note stands in the view, by stage.
-    `masked_to` is the newest masked place: masks go oldest first, what stands before had its turn.
     `targets` are the digests of all blocks that decisions were ever about, and of the first
     messages of ranges. `dormant` are those of the decisions that do not hold now.
     `contents` gives what verifies the original behind each handle ever issued.
@@ -47,7 +47,6 @@ class Ledger:
     saved: int
     saved_chars: int
     shown: Mapping[str, int]
-    masked_to: tuple[int, int]
     targets: frozenset[bytes]
     dormant: frozenset[bytes]
     contents: Mapping[str, bytes]
@@ -63,7 +62,7 @@ class Ledger:
 
 def empty() -> Ledger:
     """Return a ledger without sets."""
-    return Ledger((), {}, (), 0, 0, {}, (-1, -1), frozenset(), frozenset(), {})
+    return Ledger((), {}, (), 0, 0, {}, frozenset(), frozenset(), {})
 
 
 def resolve(sets: Iterable[DecisionSet], index: Index) -> Ledger:
@@ -83,7 +82,6 @@ def _extended(ledger: Ledger, sets: Iterable[DecisionSet], index: Index) -> Ledg
     placed: list[tuple[int, int]] = []
     spans: list[Hidden] = []
     dormant = set(ledger.dormant)
-    masked_to = ledger.masked_to
     for decision in decisions:
         contents[decision.handle] = decision.content
         if isinstance(decision, RangeDecision):
@@ -93,11 +91,9 @@ def _extended(ledger: Ledger, sets: Iterable[DecisionSet], index: Index) -> Ledg
                 spans.append(Hidden(start, start + decision.span.length, decision))
             continue
         place = locate(decision.target, index)
-        if place is None or (decision.stage == Stage.MASK and not index.consumed(place[0])):
+        if place is None or not _holds(decision, place, index):
             dormant.add(decision.target.digest)
             continue
-        if decision.stage == Stage.MASK:
-            masked_to = max(masked_to, place)
         message, block = place
         active[message] = {**active.get(message, {}), block: decision}
         placed.append(place)
@@ -111,11 +107,24 @@ def _extended(ledger: Ledger, sets: Iterable[DecisionSet], index: Index) -> Ledg
         active,
         ranges,
         *totals,
-        masked_to,
         ledger.targets.union(map(_key, decisions)),
         frozenset(dormant),
         contents,
     )
+
+
+def _holds(decision: Decision, place: tuple[int, int], index: Index) -> bool:
+    """Tell whether a decision holds for the block that stands here: it never hides what is unread.
+
+    Of the current request only a giant text is shortened.
+    """
+    message, number = place
+    block = index.messages[message].blocks[number]
+    if block.kind is Kind.RESULT and decision.stage == Stage.PERSIST:
+        return True
+    shortened = block.kind is Kind.TEXT and decision.stage == Stage.PERSIST
+    asked = block.human and message == index.request
+    return index.consumed(message) and (shortened or not asked)
 
 
 def _key(decision: AnyDecision) -> bytes:

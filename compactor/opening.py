@@ -10,8 +10,14 @@ from .recorder import Recorder
 _SUCCESSORS, _LONGEST_BASE = 1_000, 60
 
 
-def open_recorder(
-    open_vault: Callable[[], Vault], name: str, wire: str, wait: float, parent: str | None = None
+def open_recorder(  # noqa: PLR0913 - what a session's first record says
+    open_vault: Callable[[], Vault],
+    name: str,
+    wire: str,
+    wait: float,
+    *,
+    not_human: str,
+    parent: str | None = None,
 ) -> Recorder:
     """Open a session for writing, or the first of its successors whose key is here."""
     lost: MissingKey | None = None
@@ -19,7 +25,9 @@ def open_recorder(
         own = name if number == 1 else f"{name[:_LONGEST_BASE].rstrip('._-')}.{number}"
         try:
             continues = name if number > 1 else None
-            return Recorder(open_vault, own, wire, wait, continues=continues, parent=parent)
+            return Recorder(
+                open_vault, own, wire, wait, continues=continues, parent=parent, not_human=not_human
+            )
         except MissingKey as error:
             lost = lost or error
     assert lost is not None  # noqa: S101 - the loop has run

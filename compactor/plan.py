@@ -23,13 +23,15 @@ class Situation:
 
     `readable`: the request offers the tool that reads handles. `cold`: the provider's cache holds
     nothing of the prompt any more. `held_back`: the last compaction was undone. `excess`: bytes
-    and images above the provider's limits. `pins`: texts for the note of every range.
+    and images above the provider's limits. `same_policy`: the settings are those of the request
+    before. `pins`: texts for the note of every range.
     """
 
     readable: bool = False
     cold: bool = False
     held_back: bool = False
     excess: Excess = NO_EXCESS
+    same_policy: bool = True
     pins: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -55,16 +57,18 @@ def plan(  # noqa: PLR0913, PLR0917 - everything that a decision may depend on
         if now.held_back or is_thrashing(index, ledger, policy)
         else trigger(policy, budget, cold=now.cold)
     )
-    if draft.size > budget.messages * share or any(now.excess):
+    settled = now.same_policy and _is_settled(index, ledger)
+    if not settled and (draft.size > budget.messages * share or any(now.excess)):
         reason = _compact(draft, now.excess)
-    elif Stage.ARCHIVE in policy.stages and archive.is_crowded(draft) and not now.held_back:
+    if reason == ARRIVAL and _crowded(draft) and not (settled or now.held_back):
         PLANNERS[Stage.ARCHIVE](draft)
         reason = ARRIVAL if draft.range is None else COUNT
     made = draft.decisions
     if not made:
         return None
     new = tuple(n for n, one in enumerate(made) if getattr(one, "place", None) in arrived)
-    return DecisionSet(len(index), reason, before, draft.size, made, new)
+    chain = b"" if reason == ARRIVAL else index.chain[-1]
+    return DecisionSet(len(index), reason, before, draft.size, made, new, chain)
 
 
 def size(index: Index, ledger: Ledger, budget: Budget) -> int:
@@ -80,7 +84,8 @@ def _compact(draft: Draft, excess: Excess) -> str:
     if any(excess) and Stage.MASK in draft.policy.stages:
         mask.lighten(draft, excess)
     for stage in draft.policy.stages:
-        if stage != Stage.PERSIST and draft.size > draft.policy.target * draft.budget.messages:
+        large = draft.size > draft.policy.target * draft.budget.messages
+        if stage != Stage.PERSIST and (large or (stage == Stage.ARCHIVE and _crowded(draft))):
             PLANNERS[stage](draft)
     if Stage.MASK in draft.policy.stages and draft.size > draft.budget.messages:
         mask.fit(draft)
@@ -88,6 +93,15 @@ def _compact(draft: Draft, excess: Excess) -> str:
         return TRIGGER
     draft.keep_only(*arrived)
     return ARRIVAL
+
+
+def _is_settled(index: Index, ledger: Ledger) -> bool:
+    """Tell whether this very history was compacted already: it is not done twice."""
+    return bool(ledger.sets) and ledger.sets[-1].chain == index.chain[-1]
+
+
+def _crowded(draft: Draft) -> bool:
+    return Stage.ARCHIVE in draft.policy.stages and archive.is_crowded(draft)
 
 
 def trigger(policy: Policy, budget: Budget, *, cold: bool = False) -> float:

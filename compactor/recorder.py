@@ -22,6 +22,7 @@ from .decisions import DecisionSet, encode_digest
 from .index import Edit, Index
 from .messages import JsonObject
 from .plan import ARRIVAL
+from .policy import INJECTED
 from .recorded import Recorded
 
 _RECORD_CHARS = 128 * 1024  # messages of about this size together make one record
@@ -55,11 +56,13 @@ class Recorder:
         *,
         continues: str | None = None,
         parent: str | None = None,
+        not_human: str = INJECTED,
     ) -> None:
         """Open the session for writing and read what it holds.
 
         `continues` names the session whose key is lost and in whose place this one goes on;
-        `parent` the session of the agent that has this one's work done.
+        `parent` the session of the agent whose sub-agent's this one is; `not_human` is that of the
+        policy.
 
         Raises:
             StorageError: where the vault, the key or the lock refuses.
@@ -72,6 +75,8 @@ class Recorder:
             self._about["continues"] = continues
         if parent is not None:
             self._about["parent"] = parent
+        if not_human != INJECTED:
+            self._about["not_human"] = not_human
         self._recorded = Recorded()
         self._answered: JsonObject | None = None
         self._reply: JsonObject | None = None

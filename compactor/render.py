@@ -21,7 +21,7 @@ _HOT = 8  # newest messages, among which clients move their cache marks
 
 @dataclass(frozen=True, slots=True)
 class _Notes:
-    """What stands in a range's place: messages, their facts, and the mark on the last of them."""
+    """What stands in a range's place: messages, their facts, and the mark on the first of them."""
 
     decision: RangeDecision
     messages: tuple[JsonObject, ...]
@@ -39,6 +39,7 @@ class Renderer:
     def __init__(self, wire: Wire, not_human: str = INJECTED) -> None:
         """Start with an empty history and no set."""
         self.wire = wire
+        self.not_human = not_human
         self.index = Index(wire, not_human)
         self.ledger = empty()
         self.changed = 0  # first message of the view that differs from the view before
@@ -158,8 +159,8 @@ class Renderer:
         }
 
     def _make_notes(self, decision: RangeDecision, mark: object = None) -> _Notes:
-        *others, last = decision.messages
-        messages = (*others, last if mark is None else self.wire.marked(last, mark))
+        note, *others = decision.messages
+        messages = (note if mark is None else self.wire.marked(note, mark), *others)
         facts = tuple(self.wire.inspect(each, self.index.is_injected) for each in messages)
         return _Notes(decision, messages, facts, mark)
 
@@ -224,8 +225,7 @@ class Renderer:
         ]
         for start, notes in self._notes.items():
             if notes.mark is not None:
-                at = self.offset(start) + len(notes.messages) - 1
-                places.append([at, len(notes.facts[-1].blocks) - 1])
+                places.append([self.offset(start), len(notes.facts[0].blocks) - 1])
         return sorted(places)
 
     def offset(self, position: int) -> int:

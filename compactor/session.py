@@ -123,6 +123,7 @@ class Compactor:
         **how: Any,
     ) -> Self:
         root, keys = place
+        how = {"not_human": policy.not_human, **how}
         recorder = open_recorder(lambda: Vault.create(root, keys), name, wire, **how)
         own = recorder.session
         made = cls(own, policy, wire, recorder, place, counter)
@@ -148,6 +149,7 @@ class Compactor:
             policy: other settings for this call.
             human: the position of the message that is the human's request, where the host knows
                 better than that it is the last one in which the human speaks; that one stays too.
+                What has been archived already stays so.
             now: the time in seconds since the epoch, None for the clock's.
             request: the other arguments of the provider's call (`system`, `tools`, `model`,
                 `max_tokens`, …): counted, and recorded beside the view.

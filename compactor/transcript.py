@@ -208,6 +208,11 @@ class Transcript:
                 body = self._value(frame)
             except Damaged:
                 continue
+            pattern = body.get("not_human", INJECTED) if frame.kind is Kind.OPEN else None
+            if pattern is not None and pattern != renderer.not_human:
+                renderer = Renderer(self._wire, pattern)
+                renderer.update(history)
+                renderer.put(recorded.sets.values())
             if frame.kind is Kind.SET:
                 renderer.update(history)
                 _enter(renderer, recorded, body)

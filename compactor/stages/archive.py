@@ -18,7 +18,9 @@ _NEWEST_SHARE = 0.2  # of the budget, that all but the open one may take
 
 def plan(draft: Draft) -> None:
     """Propose to archive what lies between the first messages and the newest exchanges."""
-    start = _boundary(draft, max(draft.policy.archive.keep_head, draft.index.floor))
+    index = draft.index
+    asked = -1 if index.asked is None else index.asked
+    start = _boundary(draft, max(draft.policy.archive.keep_head, index.floor, asked + 1))
     if start is None:
         return
     if is_crowded(draft):
@@ -80,8 +82,7 @@ def _latest(draft: Draft, start: int) -> int:
 
 
 def _archive(draft: Draft, start: int, end: int) -> None:
-    asked = draft.index.asked
-    if end <= start or (asked is not None and start <= asked < end):
+    if end <= start:
         return
     digests = [facts.digest for facts in draft.index.messages[start:end]]
     name = draft.name("msgs", range_digest(digests))
@@ -123,6 +124,7 @@ def _human(draft: Draft, start: int, end: int) -> list[int]:
 
 
 def _system(draft: Draft, start: int, end: int) -> list[JsonObject]:
-    """Return the system messages of a range, which hold on."""
+    """Return the system messages of a range, which hold on, without cache marks."""
     index = draft.index
-    return [index.plain[at] for at in range(start, end) if index.messages[at].role == "system"]
+    found = [at for at in range(start, end) if index.messages[at].role == "system"]
+    return [draft.wire.marked(index.plain[at], None) for at in found]

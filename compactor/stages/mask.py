@@ -51,6 +51,8 @@ def lighten(draft: Draft, excess: Excess) -> None:
         item
         for item in (*index.results, *index.media)
         if item.alterable
+        and item.message >= index.floor
+        and _allowed(draft, item)
         and index.consumed(item.message)
         and not index.is_request(item.message)
         and draft.current(item) is None
@@ -70,6 +72,11 @@ def lighten(draft: Draft, excess: Excess) -> None:
             size -= item.facts.size - _NOTE_BYTES
 
 
+def _allowed(draft: Draft, item: Item) -> bool:
+    policy = draft.policy.mask
+    return policy.media if item.facts.kind is Kind.MEDIA else policy.may_mask(item.tool)
+
+
 def fit(draft: Draft) -> None:
     """Do what is left to do for a view that is larger than the budget when all stages have run."""
     _shorten_new(draft)
@@ -82,7 +89,7 @@ def fit(draft: Draft) -> None:
 def _candidates(draft: Draft) -> Iterator[_Candidate]:
     """Go through what may be masked, oldest first."""
     policy, index = draft.policy.mask, draft.index
-    after = max(draft.ledger.masked_to, (index.floor - 1, -1))
+    after = (index.floor - 1, -1)
     kept = _kept(draft)
     found = [index.behind(index.results, after)]
     if policy.media:
@@ -120,6 +127,9 @@ def _media(draft: Draft, item: Item) -> _Candidate:
 
 def _call(draft: Draft, item: Item) -> _Candidate:
     policy = draft.policy.mask
+    blocks = draft.index.messages[item.message].blocks
+    if any(block.kind is Kind.THINKING for block in blocks):
+        return _Candidate(item, 0, {})  # signed together with what it thought of
     given = draft.wire.long_inputs(draft.index.plain[item.message], item.block)
     keys = {
         key: chars
@@ -170,6 +180,7 @@ def _shorten_request(draft: Draft) -> None:
     for item in index.texts:
         if (
             item.facts.chars > policy.request_block_chars
+            and item.message >= index.floor
             and index.consumed(item.message)
             and draft.current(item) is None
             and not draft.is_hidden(item.message)

@@ -255,6 +255,8 @@ def human_text(block: JsonObject) -> str:
 
 def marked(message: JsonObject, mark: object) -> JsonObject:
     """Return a copy whose last block carries a cache mark (None: no block carries one)."""
+    if mark is None and not marks(message):
+        return message
     content = [{k: v for k, v in b.items() if k != "cache_control"} for b in _blocks(message)]
     if mark is not None:
         content[-1]["cache_control"] = mark
