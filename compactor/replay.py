@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress, count
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from compactor.storage import Keys, StorageError, new_name
 from .check import defects
 from .decisions import AnyDecision, RangeDecision
 from .errors import CompactorError
-from .index import Index, turn_start
-from .messages import EMPTY_CHAIN, JsonObject, Kind, Message, canonical, link
+from .index import LONG_TEXT, Index, Item, turn_start
+from .messages import EMPTY_CHAIN, Block, JsonObject, Kind, Message, canonical, link
 from .policy import Policy
 from .session import Compactor
 from .sources import Recording, RequestPoint
@@ -29,6 +30,7 @@ from .wire import Wire, wire_format
 
 CACHE_READ, CACHE_WRITE = 0.1, 1.25
 _PREVIEW = 200  # characters that an unread result must show at the least
+_SHORTENED = (Kind.RESULT, Kind.MEDIA, Kind.CALL, Kind.TEXT)
 _PLAUSIBLE = (0.5, 2.0)  # recorded usage over the estimate: outside, it was of another prompt
 
 
@@ -39,6 +41,7 @@ class Report:
     path: str
     session: str
     window: int
+    part: int = 1
     messages: int = 0
     requests: int = 0
     raw_tokens: int = 0
@@ -130,6 +133,7 @@ class _Meter:
         self.facts: list[Message] = []
         self.cost = 0.0
         self.breaks = 0
+        self.broken = False  # whether the last request did not continue the one before
         self.common = 0
         self._wire = wire
         self._messages: list[Any] = []
@@ -139,7 +143,8 @@ class _Meter:
     def take(self, messages: list[Any], known: Mapping[int, Message]) -> None:
         """Take in the messages of the next request; `known` are facts by object identity."""
         common = _common(self._messages, messages)
-        self.breaks += common < len(self._messages)
+        self.broken = common < len(self._messages)
+        self.breaks += self.broken
         del self.facts[common:], self._sums[common + 1 :], self._chain[common + 1 :]
         for message in messages[common:]:
             facts = known.get(id(message)) or self._wire.inspect(message, lambda _: False)
@@ -162,10 +167,9 @@ class _Meter:
 
 def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
     """Return the length of the common prefix."""
-    for position, same in enumerate(map(operator.eq, one, other)):
-        if not same:
-            return position
-    return min(len(one), len(other))
+    most = min(len(one), len(other))
+    same = next(compress(count(), map(operator.is_not, one, other)), most)  # mostly all of it
+    return next((at for at in range(same, most) if one[at] != other[at]), most)
 
 
 def replay(  # noqa: PLR0913 - the options of the command
@@ -197,18 +201,19 @@ def replay(  # noqa: PLR0913 - the options of the command
     vault = workspace / FOLDER  # said outright: COMPACTOR_HOME is for sessions, not for replays
     settings = (policy or Policy()).but(window=window)
     points = recording.requests[:until]
-    report = Report(str(recording.path), _session_name(recording.path), window)
+    report = Report(str(recording.path), _session_name(recording.path), window, recording.part)
     report.warnings = list(recording.warnings)
     digests: list[bytes] = []
     with Compactor.open(vault, report.session, policy=settings, keys=keys) as session:
-        for number, view, digest in _requests(session, recording, points, report):
+        for number, view, digest in _requests(session, recording, points, settings, report):
             digests.append(digest)
             report.decisions.update(decision.stage for decision in view.decisions)
             progress(number, 2 * len(points))
-    _prove(report, recording, vault, keys, digests, progress)
     used = recording.messages[: points[-1].length] if points else []
+    written = list(map(canonical, used))
     report.messages, report.requests = len(used), len(points)
-    report.history_bytes = sum(len(canonical(message)) for message in used)
+    report.history_bytes = sum(map(len, written))
+    _prove(report, _Originals(used, written), vault, keys, digests, progress)
     folder = vault / "s" / report.session
     report.vault_bytes = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
     report.seconds = time.monotonic() - started
@@ -221,11 +226,16 @@ def _session_name(path: Path) -> str:
 
 
 def _requests(
-    session: Compactor, recording: Recording, points: Sequence[RequestPoint], report: Report
+    session: Compactor,
+    recording: Recording,
+    points: Sequence[RequestPoint],
+    policy: Policy,
+    report: Report,
 ) -> Iterator[tuple[int, View, bytes]]:
     wire = wire_format("anthropic")
     raw, sent = _Meter(wire), _Meter(wire)
-    index = Index(wire, Policy().not_human)
+    index = Index(wire, policy.not_human)
+    judge = _Judge(wire, index, policy)
     history: list[JsonObject] = []
     known: dict[int, Message] = {}
     overhead: int | None = None
@@ -249,7 +259,7 @@ def _requests(
         report.raw_sizes.append(size)
         report.view_sizes.append(size * sent.size // max(raw.size, 1))
         report.over_budget += view.over_budget
-        report.illegal_views += _illegal(index, sent, wire, view)
+        report.illegal_views += judge.is_illegal(view.messages, sent)
         yield number, view, sent.digest
     report.raw_tokens, report.view_tokens = sum(report.raw_sizes), sum(report.view_sizes)
     report.peak_tokens = max(report.view_sizes, default=0)
@@ -269,71 +279,176 @@ def _measured(used: int | None, overhead: int | None, estimated: int) -> int | N
     return used - overhead if low * estimated < used - overhead < high * estimated else None
 
 
-def _illegal(index: Index, sent: _Meter, wire: Wire, view: View) -> bool:
-    """Tell whether a view breaks what every view must keep."""
-    new, old = sent.facts, index.messages
-    start = turn_start(new, min(sent.common, len(new) - 1)) if new else 0
-    # Counted from the end, where view and history go side by side.
-    there = turn_start(old, max(len(old) - len(new) + start, 0)) if old else 0
-    extra = Counter(defect.what for defect in defects(new, start))
-    if extra - Counter(defect.what for defect in defects(old, there)):
-        return True
-    if index.request is not None and not _asked(index.messages[index.request], sent.facts):
-        return True
-    shift = len(old) - len(new)
-    texts = {
-        (position + shift, number): wire.block_text(view.messages[position], number)
-        for position in range(index.last_assistant + 1 - shift, len(new))
-        for number, block in enumerate(new[position].blocks)
-        if block.kind is Kind.RESULT
-    }
-    return any(
-        len(texts.get(result.place, "")) < min(result.facts.chars, _PREVIEW)
-        for result in index.unconsumed()
-    )
+class _Judge:
+    """Tells whether a view breaks what every view must keep.
 
+    A view is the history with some blocks replaced, and with at most one run of messages less, in
+    whose place notes stand. `_front` messages go side by side from the start, and those behind
+    `_behind` (of the history) from the end.
+    """
 
-def _asked(request: Message, sent: Sequence[Message]) -> bool:
-    """Tell whether the human's blocks of the current request stand in a view."""
-    asked = {block.digest for block in request.blocks if block.human}
-    newest_first = (block.digest for facts in reversed(sent) for block in facts.blocks)
-    for digest in newest_first:
-        asked.discard(digest)
-        if not asked:
+    def __init__(self, wire: Wire, index: Index, policy: Policy) -> None:
+        self._wire = wire
+        self._index = index
+        self._long = policy.request_block_chars
+        persist = policy.persist
+        self._least = min(_PREVIEW, max(persist.preview_chars, persist.tail_chars))
+        self._front = self._behind = 0
+        self._shift: int | None = None  # how many messages fewer the view has
+
+    def is_illegal(self, view: Sequence[JsonObject], sent: _Meter) -> bool:
+        """Judge the view of the history that the index holds now."""
+        old, new = self._index.messages, sent.facts
+        shift = len(old) - len(new)
+        if sent.broken or shift != self._shift:
+            self._align(old, new)
+            self._shift = shift
+        notes = new[self._front : self._behind - shift]
+        return (
+            (self._front < self._behind and not notes)
+            or not all(map(_is_note, notes))
+            or not all(
+                _alike(old[at], new[at - shift])
+                for at in range(max(sent.common + shift, self._behind), len(old))
+            )
+            or self._has_defects(new, sent.common, shift)
+            or not self._shows_request(view, new, shift)
+            or not all(self._shows(view, new, item, shift) for item in self._index.unconsumed())
+        )
+
+    def _align(self, old: Sequence[Message], new: Sequence[Message]) -> None:
+        most = min(len(old), len(new))
+        self._front = next((i for i in range(most) if not _alike(old[i], new[i])), most)
+        back = next(
+            (i for i in range(most - self._front) if not _alike(old[-1 - i], new[-1 - i])),
+            most - self._front,
+        )
+        self._behind = len(old) - back
+
+    def _has_defects(self, new: Sequence[Message], common: int, shift: int) -> bool:
+        """Tell whether the exchanges from the last known message on have defects of the view's."""
+        if not new:
+            return False
+        start = turn_start(new, max(min(common, len(new)) - 1, 0))
+        found = Counter(defect.what for defect in defects(new, start))
+        if not found:
+            return False
+        there = min(start, self._front)
+        if start >= self._behind - shift:
+            there = start + shift
+        return bool(found - Counter(one.what for one in defects(self._index.messages, there)))
+
+    def _shows_request(
+        self, view: Sequence[JsonObject], new: Sequence[Message], shift: int
+    ) -> bool:
+        """Tell whether the human's blocks of the current request stand in a view."""
+        index, at = self._index, self._index.request
+        if at is None:
             return True
-    return False
+        asked = [(n, block) for n, block in enumerate(index.messages[at].blocks) if block.human]
+        if self._front <= at < self._behind:  # in the notes
+            shown = {b.digest for m in new[self._front : self._behind - shift] for b in m.blocks}
+            return all(block.digest in shown for _, block in asked)
+        there = at if at < self._front else at - shift
+        return all(
+            block.digest == new[there].blocks[number].digest
+            or (
+                block.kind is Kind.TEXT
+                and block.chars > self._long
+                and index.consumed(at)
+                and self._previews(view[there], at, number)
+            )
+            for number, block in asked
+        )
+
+    def _shows(
+        self, view: Sequence[JsonObject], new: Sequence[Message], item: Item, shift: int
+    ) -> bool:
+        """Tell whether a result that the model has not read stands in a view, or a preview."""
+        at = item.message
+        if self._front <= at < self._behind:
+            return False
+        there = at if at < self._front else at - shift
+        block = new[there].blocks[item.block]
+        same = block.digest == item.facts.digest
+        return same or (
+            block.images == item.facts.images and self._previews(view[there], at, item.block)
+        )
+
+    def _previews(self, message: JsonObject, at: int, block: int) -> bool:
+        """Tell whether a block shows the start or the end of what stands in the history."""
+        # A note escapes the tag of notes in what it quotes.
+        shown = self._wire.block_text(message, block).replace("&lt;", "<")
+        whole = self._wire.block_text(self._index.plain[at], block)
+        ends = whole[: self._least], whole[-self._least :]
+        return any(end.replace("&lt;", "<") in shown for end in ends)
 
 
-def _original(wire: Wire, messages: list[JsonObject], decision: AnyDecision) -> bytes:
-    if isinstance(decision, RangeDecision):
-        start = decision.span.start
-        return canonical(messages[start : start + decision.span.length])
-    return wire.block_bytes(messages[decision.target.message], decision.target.block)
+def _is_note(message: Message) -> bool:
+    """Tell whether a message may stand where messages were left out."""
+    kinds = {block.kind for block in message.blocks}
+    return message.role in {"user", "system"} and kinds <= {Kind.TEXT, Kind.MEDIA}
+
+
+def _alike(old: Message, new: Message) -> bool:
+    """Tell whether a message of a view may be this one, blocks of it shortened at most."""
+    if old.digest == new.digest:
+        return True
+    if old.role != new.role or len(old.blocks) != len(new.blocks):
+        return False
+    return all(map(_may_be, old.blocks, new.blocks))
+
+
+def _may_be(old: Block, new: Block) -> bool:
+    if old.digest == new.digest:
+        return True
+    if old.kind not in _SHORTENED or (old.kind is Kind.TEXT and old.chars < LONG_TEXT):
+        return False
+    kind = Kind.TEXT if old.kind is Kind.MEDIA else old.kind
+    same = (kind, old.call_id, old.tool) == (new.kind, new.call_id, new.tool)
+    return same and new.tokens < old.tokens
+
+
+class _Originals:
+    """What handles must read back: ranges overlap, so that each message is written down once."""
+
+    def __init__(self, messages: Sequence[JsonObject], written: Sequence[bytes]) -> None:
+        self._messages = messages
+        self._written = written
+        self._wire = wire_format("anthropic")
+
+    def of(self, decision: AnyDecision) -> bytes:
+        """Return the exact content that a decision leaves out."""
+        if isinstance(decision, RangeDecision):
+            start = decision.span.start
+            return b"[%b]" % b",".join(self._written[start : start + decision.span.length])
+        return self._wire.block_bytes(
+            self._messages[decision.target.message], decision.target.block
+        )
 
 
 def _prove(  # noqa: PLR0913, PLR0917 - one proof, in one place
     report: Report,
-    recording: Recording,
+    originals: _Originals,
     vault: Path,
     keys: Keys,
     digests: list[bytes],
     progress: Callable[[int, int], None],
 ) -> None:
     """Read every left-out part and rebuild every view from the vault alone, and compare."""
-    wire = wire_format("anthropic")
     with Transcript.open(vault, report.session, keys) as transcript:
         transcript.handles()
         for one in transcript.sets:
             for decision in one.decisions:
-                original = _original(wire, recording.messages, decision)
+                original = originals.of(decision)
                 try:
                     report.differing += transcript.read(decision.handle) != original
                 except (StorageError, CompactorError, OSError):
                     report.unreadable += 1
-        count = 0
+        rebuilt = 0
         for request in transcript.requests():
-            same = count < len(digests) and request.rebuilt == request.digest == digests[count]
+            same = rebuilt < len(digests) and request.rebuilt == request.digest == digests[rebuilt]
             report.view_mismatches += not same
-            count += 1
-            progress(len(digests) + count, 2 * len(digests))
-        report.view_mismatches += abs(len(digests) - count)
+            rebuilt += 1
+            progress(len(digests) + rebuilt, 2 * len(digests))
+        report.view_mismatches += abs(len(digests) - rebuilt)

@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,11 +12,14 @@ from typing import Any
 import click
 import orjson
 
-from compactor.policy import STAGES
+from compactor.errors import BadPolicy
+from compactor.policy import STAGES, Policy
+from compactor.policy_files import PRESETS
 from compactor.replay import Report, scaled
 from compactor.replay import replay as run
-from compactor.sources import load
+from compactor.sources import Recording, conversations, formats
 from compactor.storage import Keys
+from compactor.tokens import DEFAULT_WINDOW
 from compactor.transcript import FOLDER
 
 from .terminal import safe
@@ -28,11 +32,15 @@ _SUMS = (
 _WARNINGS = 5
 _ALL_STAGES = (*STAGES, "summarize")
 
-_EPILOG = """\b
+_EPILOG = f"""\b
+Formats:
+  {", ".join(formats())}
+\b
 Examples:
   compactor replay scripts/demo-session.jsonl
   compactor replay ~/.claude/projects/*/*.jsonl --window 50000 --json
   compactor replay session.jsonl --vault . --until 37
+  compactor replay session.jsonl --policy frugal --policy-file mine.toml
 \b
 Exit codes:
   0  everything that was left out read back byte for byte, every view was rebuilt
@@ -53,9 +61,19 @@ Exit codes:
 @click.option(
     "--window",
     type=click.IntRange(min=1_000),
-    default=200_000,
-    show_default=True,
-    help="Context window of the model, in tokens.",
+    help=f"Context window of the model, in tokens (default: the policy's, else {DEFAULT_WINDOW}).",
+)
+@click.option(
+    "--policy",
+    "preset",
+    type=click.Choice(list(PRESETS)),
+    help="The preset to replay with (default: the policy file's, else default).",
+)
+@click.option(
+    "--policy-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE.toml",
+    help="Settings to lay over the preset, as in the user's policy.toml.",
 )
 @click.option(
     "--vault",
@@ -76,7 +94,9 @@ Exit codes:
 )
 def replay(  # noqa: PLR0913, PLR0917 - the options of the command
     sessions: tuple[Path, ...],
-    window: int,
+    window: int | None,
+    preset: str | None,
+    policy_file: Path | None,
     vault: Path | None,
     scale: int,
     as_json: bool,  # noqa: FBT001 - click passes options by name
@@ -89,26 +109,31 @@ def replay(  # noqa: PLR0913, PLR0917 - the options of the command
     transcript and compares it byte for byte, and rebuilds every prepared view from the transcript
     alone and compares digests. Tokens are estimates, anchored where the recording holds usage.
 
-    Reads sessions of Claude Code and of pi (*.jsonl).
+    A file may hold several conversations: each is replayed by itself. No settings are in force
+    but those of the options.
     """
     if os.environ.get("COMPACTOR", "").strip().lower() == "off":
         message = "COMPACTOR=off is set: there is nothing to replay with compaction off"
         raise click.UsageError(message)
+    policy = _policy(preset, policy_file)
+    size = window or policy.window or DEFAULT_WINDOW
     reports = []
     with _place(vault) as (workspace, keys):
         for path in sessions:
-            recording = scaled(load(path), scale)
-            _warn(path, recording.warnings)
-            with _progress(path.name) as progress:
-                report = run(
-                    recording,
-                    window=window,
-                    workspace=workspace,
-                    keys=keys,
-                    until=until,
-                    progress=progress,
-                )
-            reports.append(report)
+            for recording in conversations(path):
+                _warn(recording)
+                with _progress(path.name) as progress:
+                    report = run(
+                        scaled(recording, scale),
+                        window=size,
+                        workspace=workspace,
+                        keys=keys,
+                        policy=policy,
+                        until=until,
+                        progress=progress,
+                    )
+                reports.append(report)
+                del recording  # the next one is read into memory that this one leaves
     if as_json:
         click.echo(orjson.dumps(_data(reports), option=orjson.OPT_INDENT_2))
     else:
@@ -118,12 +143,31 @@ def replay(  # noqa: PLR0913, PLR0917 - the options of the command
     sys.exit(1 if any(report.failures for report in reports) else 0)
 
 
-def _warn(path: Path, warnings: list[str]) -> None:
+def _policy(preset: str | None, path: Path | None) -> Policy:
+    """Return a preset with the settings of a file laid over it."""
+    settings: dict[str, Any] = {}
+    if path is not None:
+        try:
+            settings = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError):
+            message = f"{path}: is no TOML"
+            raise BadPolicy(message, hint="See https://toml.io.") from None
+    named = settings.pop("preset", "default")
+    name = preset or named
+    if not isinstance(name, str) or name not in PRESETS:
+        message = f"{path}: preset must be the name of one"
+        raise BadPolicy(message, hint=f"The presets are {', '.join(PRESETS)}.")
+    return PRESETS[name]().but(**settings)
+
+
+def _warn(recording: Recording) -> None:
+    warnings, part = recording.warnings, recording.part
+    place = f"{recording.path}, part {part}" if part > 1 else f"{recording.path}"
     for warning in warnings[:_WARNINGS]:
-        click.echo(safe(f"warning: {path}: {warning}"), err=True)
+        click.echo(safe(f"warning: {place}: {warning}"), err=True)
     if len(warnings) > _WARNINGS:
         more = len(warnings) - _WARNINGS
-        click.echo(safe(f"warning: {path}: {more} more like these"), err=True)
+        click.echo(safe(f"warning: {place}: {more} more like these"), err=True)
 
 
 @contextmanager
@@ -180,7 +224,16 @@ def _data(reports: list[Report]) -> dict[str, Any]:
 
 def _row(report: Report) -> dict[str, Any]:
     names = (
-        *("path", "messages", "requests", "raw_tokens", "view_tokens", "peak_tokens", "window"),
+        *(
+            "path",
+            "part",
+            "messages",
+            "requests",
+            "raw_tokens",
+            "view_tokens",
+            "peak_tokens",
+            "window",
+        ),
         *("cost_ratio", "prefix_breaks", "history_bytes", "vault_bytes", "unreadable"),
         *("differing", "view_mismatches", "illegal_views", "over_budget", "seconds"),
     )

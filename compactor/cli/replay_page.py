@@ -47,9 +47,10 @@ def show(reports: Sequence[Report], kept: Path | None) -> None:
 def _facts(report: Report) -> dict[str, str]:
     saved = 1 - report.view_tokens / report.raw_tokens if report.raw_tokens else 0.0
     over = f"; {_count(report.over_budget, 'request')} over budget" if report.over_budget else ""
+    part = f", part {report.part}" if report.part > 1 else ""
     left_out = [f"{report.decisions[stage]} by {stage}" for stage in STAGES]
     return {
-        "session": f"[bold]{escape(safe(Path(report.path).name))}[/]",
+        "session": f"[bold]{escape(safe(Path(report.path).name))}[/]{part}",
         "history": f"{_count(report.messages, 'message')}, {_count(report.requests, 'request')}",
         "tokens sent": f"{report.view_tokens:,} instead of {report.raw_tokens:,} "
         f"({saved:.0%} less, estimated)",

@@ -1,83 +1,163 @@
-"""Replay recorded sessions at several windows; print a row a window, and each failed proof."""
+"""Replay recorded sessions by several windows and policies; print a row each, and what failed.
+
+A folder is searched for files of the formats that can be imported; what an INDEX.tsv in it marks
+as not importable is passed over. Exit 1 where a proof failed, or where the engine warned.
+"""
 
 import argparse
+import csv
+import logging
 import os
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
+from dataclasses import dataclass
+from itertools import product, repeat
 from pathlib import Path
 
+from compactor.policy_files import PRESETS
 from compactor.replay import Report, replay, scaled
-from compactor.sources import Recording, UnknownFormat, load
+from compactor.sources import UnknownFormat, conversations
 from compactor.storage import Keys
 
 DEMO = Path(__file__).resolve().parents[1] / "demo-session.jsonl"
+WORKERS = 2
+SUFFIXES = (".json", ".jsonl", ".traj")
+PROOFS = ("unreadable", "differing", "view_mismatches", "illegal_views")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A conversation of a file, and how large it is."""
+
+    path: Path
+    part: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all conversations are replayed with."""
+
+    window: int
+    policy: str
+    scale: int
+
+
+class _Log(logging.Handler):
+    """Keeps what the engine warns of, with the number of the request."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+        self.done = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line, unless it says what a column says."""
+        if str(record.msg).startswith("the view is too large"):
+            return
+        cause = record.exc_info[1] if record.exc_info else None
+        reason = f" ({cause!r})" if cause else ""
+        self.lines.append(f"request {self.done + 1}: {record.getMessage()}{reason}")
 
 
 def main() -> int:
     """Run all, print the table, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paths", nargs="*", type=Path, default=[DEMO])
-    parser.add_argument("--windows", default="20000,50000,200000")
-    parser.add_argument("--longest", type=int, help="only the N sessions with most messages")
+    parser.add_argument("--window", nargs="+", type=int, default=[20_000, 50_000, 200_000])
+    parser.add_argument("--policy", nargs="+", choices=list(PRESETS), default=["default"])
+    parser.add_argument("--longest", type=int, help="only the N conversations of most messages")
     parser.add_argument("--scale", type=int, default=1, help="play each session K times over")
     chosen = parser.parse_args()
-    recordings = sorted(_recordings(chosen.paths), key=lambda each: -len(each.messages))
-    files = [each.path for each in recordings[: chosen.longest]]
-    print(f"{len(files)} sessions, each {chosen.scale} times over, of {len(recordings)} found")
+    found = sorted(_jobs(chosen.paths), key=lambda job: -job.messages)
+    jobs = found[: chosen.longest]
+    print(f"{len(jobs)} of {len(found)} conversations, each {chosen.scale} times over")
     print(
-        f"{'window':>8} {'requests':>8} {'tokens':>7} {'cost':>6} {'breaks/100':>10} "
-        f"{'persist':>7} {'mask':>6} {'over':>6} {'vault':>6} "
-        " unreadable differing mismatch illegal  seconds"
+        f"{'window':>7} {'policy':<8} sessions requests tokens   cost breaks/100 "
+        "persist   mask archive   over unreadable differing mismatch illegal warned seconds"
     )
     failed = 0
-    for window in map(int, chosen.windows.split(",")):
-        with ProcessPoolExecutor(os.cpu_count()) as pool:
-            reports = list(pool.map(_one, files, repeat(window), repeat(chosen.scale)))
-        print(_row(window, reports), flush=True)
-        for report in reports:
-            if report.failures:
-                failed += 1
-                print(f"         FAILED: {Path(report.path).name}")
+    with ProcessPoolExecutor(WORKERS) as pool:
+        for window, policy in product(chosen.window, chosen.policy):
+            setting = Setting(window, policy, chosen.scale)
+            results = list(pool.map(_run, jobs, repeat(setting)))
+            print(_row(setting, results), flush=True)
+            for job, (report, warned) in zip(jobs, results, strict=True):
+                proofs = [f"{name} {n}" for name in PROOFS if (n := getattr(report, name))]
+                failed += bool(proofs or warned)
+                for reason in (*proofs, *warned):
+                    print(f"        FAILED: {job.path.name}, part {job.part}: {reason}")
     return 1 if failed else 0
 
 
-def _recordings(paths: Sequence[Path]) -> Iterator[Recording]:
+def _jobs(paths: Sequence[Path]) -> Iterator[Job]:
     for path in paths:
-        for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
-            try:
-                recording = load(file)
-            except UnknownFormat:
+        passed_over = _not_importable(path)
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if path.is_dir() and (file.suffix not in SUFFIXES or file in passed_over):
                 continue
-            if recording.requests:
-                yield recording
+            try:
+                for each in conversations(file):
+                    if each.requests:
+                        yield Job(file, each.part, len(each.messages))
+            except UnknownFormat as error:
+                print(f"passed over: {error}", file=sys.stderr)
 
 
-def _one(path: Path, window: int, scale: int) -> Report:
-    with tempfile.TemporaryDirectory(prefix="compactor-") as folder:
-        workspace = Path(folder)
-        keys = Keys(os.urandom(32), workspace / "state")
-        recording = scaled(load(path), scale)
-        return replay(recording, window=window, workspace=workspace, keys=keys)
+def _not_importable(folder: Path) -> set[Path]:
+    try:
+        text = (folder / "INDEX.tsv").read_text(encoding="utf-8")
+    except OSError:
+        return set()
+    rows = csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
+    return {folder / row["file"] for row in rows if row["import"] == "no"}
 
 
-def _row(window: int, reports: Sequence[Report]) -> str:
+def _run(job: Job, setting: Setting) -> tuple[Report, list[str]]:
+    log = _Log()
+
+    def progress(done: int, _: int) -> None:
+        log.done = done
+
+    logger = logging.getLogger("compactor")
+    logger.addHandler(log)
+    try:
+        with tempfile.TemporaryDirectory(prefix="compactor-") as folder:
+            workspace = Path(folder)
+            recording = next(each for each in conversations(job.path) if each.part == job.part)
+            report = replay(
+                scaled(recording, setting.scale),
+                window=setting.window,
+                workspace=workspace,
+                keys=Keys(os.urandom(32), workspace / "state"),
+                policy=PRESETS[setting.policy](),
+                progress=progress,
+            )
+    finally:
+        logger.removeHandler(log)
+    return report, log.lines
+
+
+def _row(setting: Setting, results: Sequence[tuple[Report, list[str]]]) -> str:
+    reports = [report for report, _ in results]
+
     def total(name: str) -> int:
         return sum(getattr(report, name) for report in reports)
 
     decisions: Counter[str] = sum((report.decisions for report in reports), Counter())
-    cost = sum(r.view_cost for r in reports) / max(sum(r.raw_cost for r in reports), 1)
-    requests = max(total("requests"), 1)
+    requests = total("requests")
+    tokens = total("view_tokens") / max(total("raw_tokens"), 1)
+    cost = total("view_cost") / max(total("raw_cost"), 1)
     return (
-        f"{window:>8} {requests:>8} {total('view_tokens') / total('raw_tokens'):>7.1%} "
-        f"{cost:>6.1%} {100 * total('prefix_breaks') / requests:>10.2f} {decisions['persist']:>7} "
-        f"{decisions['mask']:>6} {total('over_budget'):>6} "
-        f"{total('vault_bytes') / total('history_bytes'):>6.1%}  {total('unreadable'):>10} "
-        f"{total('differing'):>9} {total('view_mismatches'):>8} {total('illegal_views'):>7} "
-        f"{total('seconds'):>8.0f}"
+        f"{setting.window:>7} {setting.policy:<8} {len(reports):>8} {requests:>8} {tokens:>6.1%} "
+        f"{cost:>6.1%} {100 * total('prefix_breaks') / max(requests, 1):>10.2f} "
+        f"{decisions['persist']:>7} {decisions['mask']:>6} {decisions['archive']:>7} "
+        f"{total('over_budget'):>6} {total('unreadable'):>10} {total('differing'):>9} "
+        f"{total('view_mismatches'):>8} {total('illegal_views'):>7} "
+        f"{sum(len(warned) for _, warned in results):>6} {total('seconds'):>7.0f}"
     )
 
 

@@ -1,5 +1,6 @@
 """`compactor replay`, as people and programs call it."""
 
+import dataclasses
 import json
 import os
 import pty
@@ -18,7 +19,7 @@ import compactor.cli
 from compactor import Compactor, Keys, Policy, Transcript
 from compactor.cli.replay import replay as command
 from compactor.replay import replay
-from compactor.sources import Recording, RequestPoint, load
+from compactor.sources import Recording, RequestPoint, formats, load
 from compactor.tokens import estimate_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +31,7 @@ COUNTS = (
     *("history_bytes", "vault_bytes", "unreadable", "differing"),
     *("view_mismatches", "illegal_views"),
 )
-ROW = {*COUNTS, "path", "peak_tokens", "window", "cost_ratio", "decisions", "seconds"}
+ROW = {*COUNTS, "path", "part", "peak_tokens", "window", "cost_ratio", "decisions", "seconds"}
 PROOFS = ("unreadable", "differing", "view_mismatches", "illegal_views")
 STAGES = {"persist", "mask", "archive", "summarize"}
 
@@ -360,7 +361,9 @@ def test_a_part_that_reads_back_otherwise(
     done = invoke(session(*[3_000] * 8), "--window", 8_000, "--json")
     assert done.exit_code == 1
     totals = json.loads(done.stdout)["totals"]
-    assert totals["differing"] == totals["decisions"]["mask"] > 0
+    assert totals["decisions"]["mask"] > 0
+    assert totals["decisions"]["archive"] > 0
+    assert totals["differing"] == sum(totals["decisions"].values())
     assert totals["unreadable"] == totals["view_mismatches"] == totals["illegal_views"] == 0
 
 
@@ -371,14 +374,16 @@ def test_a_part_that_does_not_read_back(
     read = Transcript.read
 
     def vanishing(_: Transcript, handle: str) -> bytes:
-        raise OSError if handle.startswith("out-") else AssertionError
+        raise OSError if re.fullmatch("(out|msgs)-[a-z2-7]+", handle) else AssertionError
 
     monkeypatch.setattr(Transcript, "read", vanishing)
     done = invoke(session(*[3_000] * 8), "--window", 8_000, "--json")
     monkeypatch.setattr(Transcript, "read", read)
     assert done.exit_code == 1
     totals = json.loads(done.stdout)["totals"]
-    assert totals["unreadable"] == totals["decisions"]["mask"] > 0
+    assert totals["decisions"]["mask"] > 0
+    assert totals["decisions"]["archive"] > 0
+    assert totals["unreadable"] == sum(totals["decisions"].values())
 
 
 def test_a_view_that_is_not_rebuilt(
@@ -397,24 +402,153 @@ def test_a_view_that_is_not_rebuilt(
     assert "proven" not in done.stdout
 
 
-def test_a_view_that_hides_what_was_not_read(
-    session: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+def replaced(message: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """Change the first block of a message, in a copy."""
+    first, *others = message["content"]
+    return {**message, "content": [{**first, **fields}, *others]}
+
+
+def unread_hidden(view: list[Any]) -> list[Any]:
+    return [*view[:-1], replaced(view[-1], content="gone " * 60)]
+
+
+def unread_dropped(view: list[Any]) -> list[Any]:
+    return view[:-1]
+
+
+def unread_answers_another_call(view: list[Any]) -> list[Any]:
+    return [*view[:-1], replaced(view[-1], tool_use_id="t99")]
+
+
+def request_reworded(view: list[Any]) -> list[Any]:
+    return [{**view[0], "content": "Count something."}, *view[1:]]
+
+
+def request_said_elsewhere(view: list[Any]) -> list[Any]:
+    said = {"role": "assistant", "content": [{"type": "text", "text": view[0]["content"]}]}
+    return [{"role": "user", "content": "…"}, said, *view[1:]]
+
+
+def exchange_left_out_without_a_note(view: list[Any]) -> list[Any]:
+    return [view[0], *view[3:]]
+
+
+def call_left_out(view: list[Any]) -> list[Any]:
+    return [view[0], {"role": "user", "content": "[1 message archived]"}, *view[2:]]
+
+
+def unread_archived(view: list[Any]) -> list[Any]:
+    return [view[0], {"role": "user", "content": "[all messages archived]"}]
+
+
+def call_altered(view: list[Any]) -> list[Any]:
+    return [*view[:-2], replaced(view[-2], name="Write"), view[-1]]
+
+
+def block_added(view: list[Any]) -> list[Any]:
+    text = {"type": "text", "text": "And this."}
+    return [*view[:-1], {**view[-1], "content": [*view[-1]["content"], text]}]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        unread_hidden,
+        unread_dropped,
+        unread_answers_another_call,
+        request_reworded,
+        request_said_elsewhere,
+        exchange_left_out_without_a_note,
+        call_left_out,
+        unread_archived,
+        call_altered,
+        block_added,
+    ],
+)
+@pytest.mark.parametrize("only", [False, True])
+def test_a_view_that_breaks_a_rule(
+    spoil: Callable[[list[Any]], list[Any]],
+    only: bool,  # noqa: FBT001 - pytest passes parameters by name
+    session: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Exit 1: the judge works from the messages, not from what the engine says of them."""
     view = Compactor.view
 
-    def blank(self: Compactor, messages: list[Any], **request: Any) -> Any:
+    def spoiled(self: Compactor, messages: list[Any], **request: Any) -> Any:
         made = view(self, messages, **request)
-        last = made.messages[-1]
-        if isinstance(last["content"], list) and last["content"][0]["type"] == "tool_result":
-            hidden = {**last, "content": [{**last["content"][0], "content": "gone"}]}
-            made.messages[:] = [*made.messages[:-1], hidden]
-        return made
+        now = len(messages) == 9 or (len(messages) > 3 and not only)
+        return dataclasses.replace(made, messages=spoil(made.messages)) if now else made
 
-    monkeypatch.setattr(Compactor, "view", blank)
+    monkeypatch.setattr(Compactor, "view", spoiled)
     done = invoke(session(*[3_000] * 4), "--json")
     assert done.exit_code == 1
-    assert json.loads(done.stdout)["totals"]["illegal_views"] > 0
+    assert 1 <= json.loads(done.stdout)["totals"]["illegal_views"] <= (1 if only else 3)
+
+
+def test_views_that_keep_the_rules_are_not_blamed(session: Callable[..., Path]) -> None:
+    """Masks, archives by size and by count, and previews stand where they may."""
+    path = session(*[2_000, 300, 40_000, 9_000] * 10)
+    for policy in ("default", "frugal", "roomy", "course"):
+        done = invoke(path, "--json", "--window", 12_000, "--policy", policy)
+        assert done.exit_code == 0
+        assert json.loads(done.stdout)["totals"]["decisions"]["archive"] > 0
+
+
+def test_a_file_of_several_conversations(tmp_path: Path) -> None:
+    """Each is a row of its own with its number, and a warning names it."""
+    path = tmp_path / "runs.json"
+    said = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Hello."}]
+    runs: list[dict[str, Any]] = [
+        {"task_id": n, "reward": 1.0, "info": {}, "traj": said * n} for n in (1, 2, 3)
+    ]
+    path.write_text(json.dumps(runs))
+    data = json.loads(invoke(path, "--json").stdout)
+    rows = data["sessions"]
+    assert [row["part"] for row in rows] == [1, 2, 3]
+    assert [row["requests"] for row in rows] == [1, 2, 3]
+    assert data["totals"]["requests"] == 6
+    shown = run(path).stdout
+    names = re.findall(r"^session +(.+)$", shown, re.MULTILINE)
+    assert names == ["runs.json", "runs.json, part 2", "runs.json, part 3"]
+
+
+def test_presets_differ(session: Callable[..., Path]) -> None:
+    """`--policy` names one; the default is `default`."""
+    path = session(*[9_000] * 30)
+    rows = {
+        words: invoke(path, "--window", 50_000, "--json", *words)
+        for words in ((), ("--policy", "default"), ("--policy", "frugal"), ("--policy", "roomy"))
+    }
+    sent = [json.loads(done.stdout)["totals"]["view_tokens"] for done in rows.values()]
+    assert sent[0] == sent[1]
+    assert len({*sent}) == 3
+
+
+def test_a_file_of_settings(session: Callable[..., Path], tmp_path: Path) -> None:
+    """Its window holds unless `--window` is given; `--policy` takes the place of its preset."""
+    path, settings = session(*[3_000] * 12), tmp_path / "mine.toml"
+    settings.write_text('preset = "course"\nwindow = 9_000\n[mask]\nkeep_recent = 1\n')
+
+    def totals(*words: object) -> Any:
+        done = invoke(path, "--json", "--policy-file", settings, *words)
+        assert done.exit_code == 0
+        return json.loads(done.stdout)["totals"]
+
+    assert totals()["window"] == 9_000
+    assert totals("--window", 8_000)["window"] == 8_000
+    assert totals()["decisions"] != totals("--policy", "default")["decisions"]
+
+
+@pytest.mark.parametrize(
+    "text", ["not TOML", "keep = 1", 'preset = "none"', "preset = []", "trigger = 7", "[persist"]
+)
+def test_settings_that_are_none(text: str, session: Callable[..., Path], tmp_path: Path) -> None:
+    """Exit 2 with an error and a hint."""
+    (tmp_path / "mine.toml").write_text(text)
+    done = run(session(100), "--policy-file", tmp_path / "mine.toml")
+    refused(done, 2)
+    assert re.search(r"^error: .+\nhint: .+\n\Z", done.stderr, re.MULTILINE)
 
 
 def test_help_has_examples_and_exit_codes() -> None:
@@ -425,8 +559,9 @@ def test_help_has_examples_and_exit_codes() -> None:
     assert "compactor replay scripts/demo-session.jsonl" in done.stdout
     codes = done.stdout[done.stdout.index("Exit codes:") :]
     assert re.findall(r"^ +(\d) ", codes, re.MULTILINE) == ["0", "1", "2", "3"]
-    for option in ("--window", "--vault", "--scale", "--json", "--until"):
+    for option in ("--window", "--policy", "--vault", "--scale", "--json", "--until"):
         assert option in done.stdout
+    assert all(name in done.stdout for name in formats())
 
 
 def test_the_group_lists_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
