@@ -1,6 +1,7 @@
 """One request, from the history to its view: take in, plan, check, store, render, describe."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from .decisions import DecisionSet
 from .describe import Largest, describe, stats
 from .errors import CannotFit
 from .index import Edit
+from .messages import JsonObject
 from .plan import ARRIVAL, Situation, plan
 from .policy import Policy
 from .recorder import Prepared, Recorder
@@ -21,6 +23,7 @@ from .render import Renderer
 from .tokens import Anchor
 from .view import View
 from .wire import Wire
+from .written_back import WrittenBack
 
 _LOG = logging.getLogger("compactor")
 _COUNT_FROM = 0.5  # of the budget: smaller views are not worth a question
@@ -42,9 +45,16 @@ class Engine:
     """What a session knows of its conversation. Not for several threads at once."""
 
     def __init__(
-        self, wire: Wire, policy: Policy, recorder: Recorder, counter: TokenCounter | None = None
+        self,
+        wire: Wire,
+        policy: Policy,
+        recorder: Recorder,
+        recall: Callable[[], list[JsonObject]],
+        counter: TokenCounter | None = None,
     ) -> None:
-        """Go on from what the recorder found in the transcript."""
+        """Go on from what the recorder found in the transcript; `recall` reads its history."""
+        self._recall = recall
+        self._written_back = WrittenBack()
         self._counter = counter
         self.wire = wire
         self._not_human = policy.not_human
@@ -91,8 +101,11 @@ class Engine:
     def _take_in(self, turn: Turn) -> Edit:
         renderer, left = self.renderer, self._left
         renderer.index.asked = turn.human
+        turn.messages = self._written_back.mapped(turn.messages, renderer.index.plain)
         edit = renderer.update(turn.messages, full=turn.policy.check_history == "full")
         self._left = None
+        if left is not None and self._is_written_back(turn, left):
+            edit = renderer.update(turn.messages)
         if left is not None and renderer.chain[left[0] : left[0] + 1] == [left[1]]:
             # An earlier process sent this very prefix: go on as if it were this one.
             self.sent, self._anchor = left[0], left[2]
@@ -106,6 +119,25 @@ class Engine:
             anchored, anchored if space.plan is space.tokens else space.plan, space.limits
         )
         return edit
+
+    def _is_written_back(self, turn: Turn, left: tuple[int, bytes, Anchor | None]) -> bool:
+        """Find out whether the history starts with the view that an earlier process sent.
+
+        The transcript has what that stood for.
+        """
+        length, digest, _ = left
+        seen = self.renderer.index.chain
+        if not self._recorder.changed or digest not in seen:
+            return False
+        try:
+            history = self._recall()[:length]
+        except (StorageError, OSError) as error:
+            _LOG.warning("a view that was written back is taken as it is: %s", error)
+            return False
+        at = seen.index(digest)
+        self._written_back.took(turn.messages[:at], history)
+        turn.messages = [*history, *turn.messages[at:]]
+        return True
 
     def _count(self, turn: Turn) -> None:
         """Have a large view counted of which the provider has not said how large it is."""
@@ -197,6 +229,7 @@ class Engine:
             space = replace(space, tokens=replace(space.tokens, anchor=None))
         self.sent, self._estimated = len(turn.messages), renderer.estimated
         self._shown = self.sent, renderer.chain[self.sent], self._anchor
+        self._written_back.gave(renderer.view)
         self.space = space
         rewritten = range(stable, sent if rewrites is not None else stable)
         measured = stats(renderer, space.tokens, rewritten)

@@ -19,9 +19,9 @@ class Recorded:
     `sets` are those in force, by their number in the transcript, of `taken` that were recorded;
     `points` are lengths of the recorded history with their chain digests; `length` is how many
     messages it has now (None: a crashed writer may have left more than the last point says).
-    `sent` is the length and the chain digest of the last view, `anchor` what its provider
-    measured, where no set has rewritten it since; `time` is when it was prepared, in milliseconds
-    since the epoch. `undone`: the last compaction was undone. `pins` are texts by their keys.
+    `sent` is the length and the chain digest of the last view, `changed` tells whether that was
+    another than the history's, `anchor` what its provider measured, where no set has rewritten it
+    since, `time` when it was prepared, in milliseconds since the epoch. `undone`: the last compaction was undone. `pins` are texts by their keys.
     """
 
     sets: dict[int, DecisionSet] = field(default_factory=dict)
@@ -29,6 +29,7 @@ class Recorded:
     points: list[tuple[int, bytes]] = field(default_factory=list)
     length: int | None = 0
     sent: tuple[int, bytes] | None = None
+    changed: bool = False
     time: int | None = None
     undone: bool = False
     pins: dict[str, str] = field(default_factory=dict)
@@ -82,6 +83,7 @@ class Recorded:
         if kind is Kind.REQUEST:
             self.time = body["time"]
             self.sent = body["at"], decode_digest(body.get("view", body["chain"]))
+            self.changed = "view" in body
         self._measure(kind, body)
         self.arguments |= body.get("arguments", {})
         self.values.update(body.get("values", ()))

@@ -98,7 +98,7 @@ class Recorder:
         self.sets = tuple(self._recorded.sets.values())
         self.sent, self.anchor = self._recorded.sent, self._recorded.anchor
         self.undone, self.pins = self._recorded.undone, dict(self._recorded.pins)
-        self.time = self._recorded.time
+        self.time, self.changed = self._recorded.time, self._recorded.changed
 
     def _start(self, wait: float = 0) -> Writer:
         """Begin a lane, and read what the transcript holds."""

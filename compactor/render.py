@@ -247,6 +247,11 @@ class Renderer:
         return (made[1] if made else self.index.messages[position],)
 
     @property
+    def view(self) -> list[Any] | None:
+        """The last view, as long as nothing has changed; None too where it is the history."""
+        return self._view if self.is_changed else None
+
+    @property
     def is_changed(self) -> bool:
         """Whether anything of the history is left out."""
         return bool(self._replaced or self._notes)

@@ -63,7 +63,9 @@ class Compactor:
         self._place = place
         self._transcript: Transcript | None = None
         self._reader = Reader()
-        self._engine = Engine(self._wire, policy, recorder, counter) if recorder else None
+        self._engine = (
+            Engine(self._wire, policy, recorder, self._recall, counter) if recorder else None
+        )
         self._lock = threading.RLock()
         self._moved: str | None = None  # said once: that the session has another name
         self._closed = False
@@ -145,7 +147,8 @@ class Compactor:
         """Return what to send in the place of `messages`, which stay as they are.
 
         Args:
-            messages: the whole history in wire form: what earlier calls had, and what is new.
+            messages: the whole history in wire form: what earlier calls had, and what is new. It
+                may start with a view of this session that was written back into it.
             policy: other settings for this call.
             human: the position of the message that is the human's request, where the host knows
                 better than that it is the last one in which the human speaks; that one stays too.
@@ -351,6 +354,13 @@ class Compactor:
                 if found is None:
                     raise
                 return found
+
+    def _recall(self) -> list[JsonObject]:
+        """Read the history that the transcript holds."""
+        assert self._place is not None  # noqa: S101 - there is a recorder
+        root, keys = self._place
+        with Transcript.open(root, self.session, keys) as transcript:
+            return transcript.messages()
 
     def flush(self) -> None:
         """Make all that was recorded durable.

@@ -277,7 +277,7 @@ class Transcript:
             history[at:at] = [(frame, i) for i in range(len(body["messages"]))]
         elif frame.kind is Kind.REVERT:
             del history[body["from"] : body.get("to")]
-        elif "chain" in body and body["at"] > len(history):
+        elif frame.kind in {Kind.REQUEST, Kind.CLOSE} and body.get("at", 0) > len(history):
             history += [None] * (body["at"] - len(history))  # a lost record held them
         if frame.kind is Kind.SET and "decisions" in body:
             one = DecisionSet.decode(body)

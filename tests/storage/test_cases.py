@@ -21,7 +21,7 @@ from compactor.verify import verify
 Message = dict[str, Any]
 History = list[Message]
 
-POLICY = Policy(window=10_000)
+POLICY = Policy(window=10_000, stages=("persist", "mask"))
 HOST_KEY = bytes(range(32))
 
 
@@ -95,7 +95,7 @@ from pathlib import Path
 from compactor import Compactor, Keys, Policy
 history = json.load(sys.stdin)
 keys = Keys(bytes(range(32)), Path(sys.argv[2]))
-session = Compactor.open(sys.argv[1], "one", policy=Policy(window=10_000), keys=keys)
+session = Compactor.open(sys.argv[1], "one", policy=Policy(window=10_000, stages=("persist", "mask")), keys=keys)
 for end in range(1, len(history) + 1, 2):
     view = session.view(history[:end])
 print(json.dumps(view.messages), flush=True)

@@ -39,7 +39,7 @@ Message = dict[str, Any]
 History = list[Message]
 
 CANARY = "canary-92f0"
-POLICY = Policy(window=10_000)
+POLICY = Policy(window=10_000, stages=("persist", "mask"))
 PROGRAM = Path(sys.executable).with_name("compactor")
 
 
@@ -433,7 +433,7 @@ def test_110_a_workspace_that_cannot_be_written() -> None:
         work = top / "work"
         work.mkdir(mode=0o500)
         with pytest.raises(NotStored) as refused:
-            Compactor.open(work, "one", keys=Keys(bytes(32), top / "state"))
+            Compactor.open(work, "one", policy=Policy(), keys=Keys(bytes(32), top / "state"))
         assert refused.value.errno == errno.EACCES
         assert list(work.iterdir()) == []
         work.chmod(0o700)

@@ -1,0 +1,77 @@
+"""`messages[:] = view.messages`: a history that starts with a view of ours."""
+
+import copy
+from typing import Any
+
+import pytest
+from histories import (
+    SMALL,
+    History,
+    World,
+    assert_legal,
+    conversation,
+    exchange,
+    hidden,
+    is_masked,
+    result_blocks,
+)
+
+from compactor import Policy
+
+ARCHIVES = Policy(window=10_000, min_gain=0.01)
+
+
+def play(world: World, policy: Policy, *, write_back: bool, restart: int = 0) -> list[Any]:
+    """Play 40 exchanges; return the views."""
+    history: History = conversation(2)
+    views = []
+    session = world.open(f"s{write_back}{restart}".lower(), policy=policy)
+    for number in range(40):
+        if restart and number % restart == restart - 1:
+            session.close()
+            session = world.open(session.session, policy=policy)
+            history = copy.deepcopy(history)
+        view = session.view(history)
+        views.append(copy.deepcopy(view.messages))
+        if write_back:
+            history[:] = view.messages
+        history += exchange(100 + number, 800)
+    session.close()
+    return views
+
+
+@pytest.mark.parametrize("policy", [SMALL, ARCHIVES], ids=["masks", "archives"])
+@pytest.mark.parametrize("restart", [0, 7])
+def test_views_are_those_of_a_history_that_was_kept(
+    world: World, policy: Policy, restart: int
+) -> None:
+    """Message for message, also across restarts: the originals are known, nothing is nested."""
+    kept = play(world, policy, write_back=False)
+    assert play(world, policy, write_back=True, restart=restart) == kept
+
+
+def test_everything_reads_back(world: World) -> None:
+    """The transcript holds the originals, and every request is rebuilt."""
+    play(world, ARCHIVES, write_back=True)
+    whole = conversation(2)
+    for number in range(39):
+        whole += exchange(100 + number, 800)
+    with world.transcript("strue0") as transcript:
+        assert transcript.messages() == whole
+        assert all(transcript.read(handle) for handle in transcript.handles())
+    assert all(request.whole for request in world.requests("strue0"))
+
+
+def test_undo_shows_the_originals_again(world: World) -> None:
+    """Though the caller does not have them any more."""
+    policy = Policy(window=40_000, trigger=0.2, target=0.03, min_gain=0.01, stages=("mask",))
+    history = conversation(14)
+    whole = copy.deepcopy(history)
+    with world.open(policy=policy) as session:
+        history[:] = session.view(history).messages
+        assert any(map(is_masked, result_blocks(history)))
+        session.undo()
+        view = session.view(history)
+        assert view.messages == whole
+        assert hidden(view.messages) == []
+        assert_legal(view.messages)
