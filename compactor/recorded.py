@@ -21,7 +21,8 @@ class Recorded:
     messages it has now (None: a crashed writer may have left more than the last point says).
     `sent` is the length and the chain digest of the last view, `changed` tells whether that was
     another than the history's, `anchor` what its provider measured, where no set has rewritten it
-    since, `time` when it was prepared, in milliseconds since the epoch. `undone`: the last compaction was undone. `pins` are texts by their keys.
+    since, `time` when it was prepared, in milliseconds since the epoch. `undone`: the last
+    compaction was undone. `pins` are texts by their keys.
     """
 
     sets: dict[int, DecisionSet] = field(default_factory=dict)

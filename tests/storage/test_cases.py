@@ -95,7 +95,8 @@ from pathlib import Path
 from compactor import Compactor, Keys, Policy
 history = json.load(sys.stdin)
 keys = Keys(bytes(range(32)), Path(sys.argv[2]))
-session = Compactor.open(sys.argv[1], "one", policy=Policy(window=10_000, stages=("persist", "mask")), keys=keys)
+policy = Policy(window=10_000, stages=("persist", "mask"))
+session = Compactor.open(sys.argv[1], "one", policy=policy, keys=keys)
 for end in range(1, len(history) + 1, 2):
     view = session.view(history[:end])
 print(json.dumps(view.messages), flush=True)
