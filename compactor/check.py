@@ -93,12 +93,11 @@ def violations(renderer: Renderer, one: DecisionSet) -> list[Defect]:
     """
     index, found = renderer.index, set[Defect]()
     for start, end in _windows(renderer, one):
-        old = index.messages[start:end]
-        positions = range(start, start + len(old))
-        new = [facts for position in positions for facts in renderer.facts(position)]
-        before = Counter(defect.what for defect in defects(old))
-        extra = Counter(defect.what for defect in defects(new)) - before
-        found |= {Defect(start, what) for what in extra}
+        positions = range(start, min(end, len(index)))
+        shown = [facts for position in positions for facts in renderer.facts(position)]
+        if spoilt := Counter(defect.what for defect in defects(shown)):
+            before = Counter(defect.what for defect in defects(index.messages[start:end]))
+            found |= {Defect(start, what) for what in spoilt - before}
     for decision in one.decisions:
         if isinstance(decision, RangeDecision):
             found |= _range(renderer, decision)
