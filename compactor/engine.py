@@ -81,6 +81,7 @@ class Engine:
         Only recorded sets stay in force, and what is stored is compared with the history then.
         """
         self._recorder.abandon()
+        self._written_back.settle(self.renderer.index.plain[: self.sent])
         self.renderer = Renderer(self.wire, self._not_human)
         self.renderer.put(self._recorder.sets)
         self.sent, self._largest = 0, Largest()
@@ -101,7 +102,8 @@ class Engine:
     def _take_in(self, turn: Turn) -> Edit:
         renderer, left = self.renderer, self._left
         renderer.index.asked = turn.human
-        turn.messages = self._written_back.mapped(turn.messages, renderer.index.plain)
+        plain = renderer.index.plain
+        turn.messages = self._written_back.mapped(turn.messages, plain, self.sent)
         edit = renderer.update(turn.messages, full=turn.policy.check_history == "full")
         self._left = None
         if left is not None and self._is_written_back(turn, left):
@@ -275,7 +277,7 @@ class Engine:
             tokens = self.space.tokens.scaled(renderer.estimated)
             chars = renderer.index.chars[-1] - renderer.ledger.saved_chars
             if self.space.is_full(tokens, chars):
-                renderer.put(sets)
+                renderer.put(sets, forget=False)
                 message = f"without its newest compaction the view has {tokens} tokens (estimated)"
                 hint = f"The window leaves room for {self.space.tokens.messages}."
                 raise CannotFit(message, hint=hint)

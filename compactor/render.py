@@ -276,7 +276,7 @@ class Renderer:
         return self.index.chain if self._chain is None else self._chain
 
     def _link(self) -> None:
-        if not self._replaced and not self._notes:
+        if not self.is_changed:
             self._chain = None
             return
         if self._chain is None:

@@ -11,28 +11,32 @@ class WrittenBack:
     def __init__(self) -> None:
         """Know of no view yet."""
         self._given: tuple[list[Any], int] | None = None
-        self._taken: _Stands = ([], [])
+        self._known: list[_Stands] = []  # the newest last
 
     def gave(self, view: list[Any] | None) -> None:
         """Note the last view; None where it was the history itself. It may grow afterwards."""
         self._given = None if view is None else (view, len(view))
 
     def took(self, view: list[Any], history: list[Any]) -> None:
-        """Note that the caller took `view` for its history; it stands for `history`."""
-        self._taken = view, history
+        """Note that `view` may stand at the start of what comes, for `history`."""
+        self._known = [*self._known[-1:], (view, history)]
 
-    def mapped(self, messages: list[Any], last: list[Any]) -> list[Any]:
+    def settle(self, last: list[Any]) -> None:
+        """Keep what the last view stood for, `last`, before that is forgotten."""
+        if self._given is not None:
+            self.took(self._given[0][: self._given[1]], last)
+            self._given = None
+
+    def mapped(self, messages: list[Any], plain: list[Any], sent: int) -> list[Any]:
         """Return the history that `messages` stand for; most often these themselves.
 
-        `last` is the history that the last view stood for.
+        The last view stood for the first `sent` messages of `plain`.
         """
-        if self._given is not None:
-            view = self._given[0][: self._given[1]]
+        if self._given is not None and _starts(messages, self._given[0][: self._given[1]]):
+            self.settle(plain[:sent])
+        for view, history in reversed(self._known):
             if _starts(messages, view):
-                self.took(view, list(last))
-        view, history = self._taken
-        if view and _starts(messages, view):
-            return [*history, *messages[len(view) :]]
+                return [*history, *messages[len(view) :]]
         return messages
 
 

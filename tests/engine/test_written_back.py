@@ -1,6 +1,7 @@
 """`messages[:] = view.messages`: a history that starts with a view of ours."""
 
 import copy
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from histories import (
     result_blocks,
 )
 
-from compactor import Policy
+from compactor import Policy, StorageError
 
 ARCHIVES = Policy(window=10_000, min_gain=0.01)
 
@@ -75,3 +76,49 @@ def test_undo_shows_the_originals_again(world: World) -> None:
         assert view.messages == whole
         assert hidden(view.messages) == []
         assert_legal(view.messages)
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, ZeroDivisionError])
+def test_a_view_that_was_broken_off_forgets_no_original(
+    world: World, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException]
+) -> None:
+    """Whatever broke it off: the next one knows what the view before it stood for."""
+    history = conversation(14)
+    with world.open() as session:
+        history[:] = session.view(history).messages
+        with monkeypatch.context() as patch:
+
+            def fail(*_: object) -> None:
+                raise stop
+
+            patch.setattr("compactor.engine.plan", fail)
+            with pytest.raises(stop):
+                session.view(history)
+        history += exchange(99)
+        session.view(history)
+    with world.transcript() as transcript:
+        assert transcript.messages() == [*conversation(14), *exchange(99)]
+
+
+def test_a_view_that_was_refused_forgets_no_original(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it take anything in twice."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    history = conversation(14)
+    with world.open(policy=SMALL.but(on_storage_error="raise")) as session:
+        history[:] = session.view(history).messages
+        history += exchange(98)
+        with monkeypatch.context() as patch:
+            patch.setattr("compactor.storage.files.write_all", refuse)
+            with pytest.raises(StorageError):
+                session.view(history)
+        history += exchange(99)
+        with suppress(StorageError):  # the disk may have one more refusal to tell of
+            session.view(history)
+        session.view(history)
+    with world.transcript() as transcript:
+        assert transcript.messages() == [*conversation(14), *exchange(98), *exchange(99)]
