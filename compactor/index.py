@@ -4,18 +4,19 @@ The index holds references to the caller's message objects, so that the next loo
 history costs pointer comparisons; only new or changed messages are inspected.
 """
 
-import operator
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
-from .messages import EMPTY_CHAIN, Block, JsonObject, Kind, Message, alike, link, plain
+from .messages import EMPTY_CHAIN, Block, JsonObject, Kind, Message, Numbers, alike, link, plain
 from .wire import Wire
 
 LONG_TEXT = 10_000  # characters of a user's text that a decision may be about
 _HOT = 8  # newest messages, which clients still write to in place
+_SAMPLE = 100  # messages that tell whether the objects are those of the last request
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,10 @@ class Index:
         self.floor = 0  # planning starts here: behind the provider's own compaction
         self._starts: dict[bytes, list[int]] = {}  # digest of a message to its positions
         self._extents: list[int] = []
+        self._numbers: list[Numbers | None] = []  # of each message
         self.last_assistant = -1
         self.request: int | None = None
+        self.human: list[int] = []  # where the human speaks
         self._calls: dict[str, tuple[int, Block]] = {}
         self._answered: set[tuple[int, str]] = set()
         self._where: dict[bytes, list[tuple[int, int]]] = {}
@@ -85,7 +88,7 @@ class Index:
         """Count the messages."""
         return len(self.messages)
 
-    def sync(self, messages: Sequence[object], *, full: bool = False) -> Edit:
+    def sync(self, messages: list[Any], *, full: bool = False) -> Edit:
         """Take in the history as it is now and say how it changed.
 
         With `full` every message is looked at anew, in case its owner has written to it.
@@ -94,27 +97,46 @@ class Index:
             BadMessage: for a message that cannot be sent or recorded; the index stays as it was.
 
         """
-        old, count = self._sources, len(self._sources)
-        known = messages[:count]
-        same = len(messages) >= count and all(map(operator.is_, old, messages))
-        self.kept = same
-        if not same and (old != known or not self._exact(messages)):
+        if not self._continues(messages):
             return self._resync(list(messages), self._grown(full=full))
         if grown := self._grown(full=full):
             return self._resync(list(messages), grown)
-        fresh = list(messages[count:])
+        old, count = self._sources, len(self._sources)
+        fresh = messages[count:]
         made = [self._inspect(source, count + i) for i, source in enumerate(fresh)]
-        self._converted |= any(mine is not own for (mine, _), own in zip(made, fresh, strict=True))
-        if not same:  # equal but newer objects take the place of the old ones, which are freed
+        converted = any(mine is not own for (mine, _), own in zip(made, fresh, strict=True))
+        self._converted = self._converted or converted
+        if not self.kept:  # equal but newer objects take the place of the old ones: those go
             if self._converted:
-                held = zip(self.plain, old, known, strict=True)
-                self.plain = [new if mine is own else mine for mine, own, new in held]  # type: ignore[misc]
+                held = zip(self.plain, old, messages, strict=False)
+                self.plain = [new if mine is own else mine for mine, own, new in held]
             else:
-                self.plain = list(known)  # type: ignore[arg-type]
-            old[:] = known
+                self.plain[:] = messages[:count]
+            old[:] = messages[:count]
         old += fresh
         self._append(made)
         return Edit(count, 0, len(made))
+
+    def _continues(self, messages: list[Any]) -> bool:
+        """Find out whether a history starts with what is known, and whether with these objects.
+
+        Lists of one length are compared by their pointers as far as those are the same, which is
+        far cheaper than asking for each pair: the objects themselves are not looked at. Where a
+        sample shows other objects, equal is not enough: to Python 1, true and 1.0 are equal, too.
+        """
+        old, count = self._sources, len(self._sources)
+        sample = (*range(0, count, count // _SAMPLE + 1), *range(max(count - _HOT, 0), count))
+        if len(messages) < count:
+            return False
+        self.kept = all(old[i] is messages[i] for i in sample)
+        if not self.kept:
+            return all(map(_is_same, old, messages, self._numbers))
+        fresh = messages[count:]
+        old += fresh
+        try:
+            return old == messages
+        finally:
+            del old[count:]
 
     def _grown(self, *, full: bool) -> set[int]:
         """Find which of the newest messages (or of all) their owner has changed in place."""
@@ -128,14 +150,6 @@ class Index:
             for i in range(max(count - _HOT, 0), count)
             if _extent(self.plain[i]) != self._extents[i]
         }
-
-    def _exact(self, messages: Sequence[object]) -> bool:
-        """Tell apart what Python takes for equal (1, true and 1.0), where numbers occur at all."""
-        return all(
-            alike(self._sources[i], messages[i], facts.numbers)
-            for i, facts in enumerate(self.messages)
-            if facts.numbers != ()
-        )
 
     def _inspect(self, source: object, position: int) -> tuple[JsonObject, Message]:
         message = plain(source, f"messages[{position}]")
@@ -155,7 +169,7 @@ class Index:
         for position, source in enumerate(messages):
             at = known.get(id(source))
             can_equal = at is None and position < len(self) and position not in grown
-            if can_equal and self._equals(position, source):
+            if can_equal and self._is_known(position, source):
                 at = position
             if at is None:
                 made.append(self._inspect(source, position))
@@ -183,9 +197,8 @@ class Index:
         self._append(made)
         return Edit(start, len(old) - start - tail, len(new) - start - tail, touched)
 
-    def _equals(self, position: int, source: object) -> bool:
-        held = self._sources[position]
-        return held == source and alike(held, source, self.messages[position].numbers)
+    def _is_known(self, position: int, source: object) -> bool:
+        return _is_same(self._sources[position], source, self._numbers[position])
 
     def _append(self, made: list[tuple[JsonObject, Message]]) -> None:
         first = len(self.messages)
@@ -206,6 +219,8 @@ class Index:
             self.last_assistant = position
         if facts.human:
             self.request = position
+            self.human.append(position)
+        self._numbers.append(facts.numbers)
         self._starts.setdefault(facts.digest, []).append(position)
         for number, block in enumerate(facts.blocks):
             if block.kind is Kind.CALL and block.call_id is not None:
@@ -309,6 +324,10 @@ def turn_end(messages: Sequence[Message], start: int) -> int:
     while end < len(messages) and messages[end].role != "assistant":
         end += 1
     return end
+
+
+def _is_same(old: Any, new: Any, numbers: Numbers | None) -> bool:
+    return old is new or (old == new and (numbers == () or alike(old, new, numbers)))
 
 
 def _extent(value: object) -> int:

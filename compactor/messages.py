@@ -21,6 +21,7 @@ from .errors import BadMessage
 
 JsonObject = dict[str, Any]
 Path = tuple[str | int, ...]
+Numbers = tuple[tuple[Path, int | float], ...]
 
 EMPTY_CHAIN = bytes(32)
 _SORTED = (
@@ -74,7 +75,7 @@ class Block:
 class Message:
     """Facts about one wire message; they depend on the message alone, not on its place.
 
-    `numbers` are the paths to its numbers and booleans (None: too many to name).
+    `numbers` are its numbers and booleans, each with its path (None: too many to name).
     """
 
     role: str
@@ -82,7 +83,7 @@ class Message:
     blocks: tuple[Block, ...]
     tokens: int
     chars: int
-    numbers: tuple[Path, ...] | None
+    numbers: Numbers | None
     size: int = 0
     images: int = 0
 
@@ -185,39 +186,40 @@ def canonical(value: object) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def number_paths(value: object) -> tuple[Path, ...] | None:
-    """Return the paths to all numbers and booleans in plain JSON; None for too many of them."""
-    found = tuple(islice(_number_paths(value, ()), _MANY + 1))
+def numbers_in(value: object) -> Numbers | None:
+    """Return all numbers and booleans in plain JSON with their paths; None for too many of them."""
+    found = tuple(islice(_numbers_in(value, ()), _MANY + 1))
     return None if len(found) > _MANY else found
 
 
-def _number_paths(value: object, path: Path) -> Iterator[Path]:
+def _numbers_in(value: object, path: Path) -> Iterator[tuple[Path, int | float]]:
     if isinstance(value, dict):
         for key, item in value.items():
             if type(item) is not str:
-                yield from _number_paths(item, (*path, key))
+                yield from _numbers_in(item, (*path, key))
     elif isinstance(value, list):
         for position, item in enumerate(value):
             if type(item) is not str:
-                yield from _number_paths(item, (*path, position))
+                yield from _numbers_in(item, (*path, position))
     elif isinstance(value, int | float):
-        yield path
+        yield path, value
 
 
-def alike(one: Any, other: Any, numbers: tuple[Path, ...] | None) -> bool:
+def alike(one: Any, other: Any, numbers: Numbers | None) -> bool:
     """Tell whether two equal messages are exactly the same JSON: 1, true and 1.0 are equal, too.
 
-    What is no plain JSON is not compared: False.
+    `numbers` are those of `one`. What is no plain JSON is not compared: False.
     """
     try:
         if numbers is None:
             return canonical(one) == canonical(other)
-        for path in numbers:
-            a, b = one, other
+        for path, number in numbers:
+            found = other
             for key in path:
-                a, b = a[key], b[key]
-            # 0.0 and -0.0 are equal, too.
-            if type(a) is not type(b) or (type(a) is float and a.hex() != b.hex()):
+                found = found[key]
+            if type(found) is not type(number):
+                return False
+            if isinstance(found, float) and found.hex() != float(number).hex():  # 0.0 and -0.0
                 return False
     except (LookupError, TypeError, AttributeError):
         return False
@@ -225,11 +227,12 @@ def alike(one: Any, other: Any, numbers: tuple[Path, ...] | None) -> bool:
 
 
 def _has_float(value: object) -> bool:
-    if isinstance(value, dict):
-        return any(map(_has_float, value.values()))
-    if isinstance(value, list):
-        return any(map(_has_float, value))
-    return isinstance(value, float)
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for part in parts:  # a loop: this is asked of every block
+        kind = type(part)
+        if kind is float or ((kind is dict or kind is list) and _has_float(part)):
+            return True
+    return type(value) is float
 
 
 def seen(block: JsonObject) -> JsonObject:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from .decisions import DecisionSet
 from .index import Index
@@ -119,8 +119,10 @@ def is_thrashing(index: Index, ledger: Ledger, policy: Policy) -> bool:
     taken = [one.at for one in ledger.sets if one.reason == TRIGGER][-_REFILLS:]
     if len(taken) < _REFILLS or taken[-1] > len(index):
         return False
-    gaps = pairwise(taken)
-    return all(
-        sum(map(index.is_boundary, range(start, end))) <= policy.breaker_turns
-        for start, end in gaps
-    )
+    return all(_is_short(index, gap, policy.breaker_turns) for gap in pairwise(taken))
+
+
+def _is_short(index: Index, gap: tuple[int, int], turns: int) -> bool:
+    """Tell whether no more exchanges than so many start in a stretch of the history."""
+    starts = filter(index.is_boundary, range(*gap))
+    return next(islice(starts, turns, None), None) is None

@@ -53,7 +53,7 @@ class Renderer:
         self._shown = 0
         self._weight = (0, 0, 0)  # of how many messages of the history, their bytes, their images
 
-    def update(self, messages: Sequence[object], *, full: bool = False) -> Edit:
+    def update(self, messages: list[Any], *, full: bool = False) -> Edit:
         """Take in the history as it is now; with `full` every message is looked at anew.
 
         Raises:

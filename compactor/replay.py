@@ -203,17 +203,11 @@ def replay(  # noqa: PLR0913 - the options of the command
     points = recording.requests[:until]
     report = Report(str(recording.path), _session_name(recording.path), window, recording.part)
     report.warnings = list(recording.warnings)
-    digests: list[bytes] = []
-    with Compactor.open(vault, report.session, policy=settings, keys=keys) as session:
-        for number, view, digest in _requests(session, recording, points, settings, report):
-            digests.append(digest)
-            report.decisions.update(decision.stage for decision in view.decisions)
-            progress(number, 2 * len(points))
+    digests = _send(report, recording, points, settings, vault, keys, progress)
     used = recording.messages[: points[-1].length] if points else []
-    written = list(map(canonical, used))
     report.messages, report.requests = len(used), len(points)
-    report.history_bytes = sum(map(len, written))
-    _prove(report, _Originals(used, written), vault, keys, digests, progress)
+    report.history_bytes = sum(len(canonical(message)) for message in used)
+    _prove(report, used, vault, keys, digests, progress)
     folder = vault / "s" / report.session
     report.vault_bytes = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
     report.seconds = time.monotonic() - started
@@ -223,6 +217,25 @@ def replay(  # noqa: PLR0913 - the options of the command
 def _session_name(path: Path) -> str:
     stem = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")[:30].strip("-")
     return "-".join(part for part in (stem, new_name()[:8]) if part)
+
+
+def _send(  # noqa: PLR0913, PLR0917 - what a replay is made of
+    report: Report,
+    recording: Recording,
+    points: Sequence[RequestPoint],
+    policy: Policy,
+    vault: Path,
+    keys: Keys,
+    progress: Callable[[int, int], None],
+) -> list[bytes]:
+    """Prepare every request, and return the digests of the views."""
+    digests: list[bytes] = []
+    with Compactor.open(vault, report.session, policy=policy, keys=keys) as session:
+        for number, view, digest in _requests(session, recording, points, policy, report):
+            digests.append(digest)
+            report.decisions.update(decision.stage for decision in view.decisions)
+            progress(number, 2 * len(points))
+    return digests
 
 
 def _requests(
@@ -409,38 +422,29 @@ def _may_be(old: Block, new: Block) -> bool:
     return same and new.tokens < old.tokens
 
 
-class _Originals:
-    """What handles must read back: ranges overlap, so that each message is written down once."""
-
-    def __init__(self, messages: Sequence[JsonObject], written: Sequence[bytes]) -> None:
-        self._messages = messages
-        self._written = written
-        self._wire = wire_format("anthropic")
-
-    def of(self, decision: AnyDecision) -> bytes:
-        """Return the exact content that a decision leaves out."""
-        if isinstance(decision, RangeDecision):
-            start = decision.span.start
-            return b"[%b]" % b",".join(self._written[start : start + decision.span.length])
-        return self._wire.block_bytes(
-            self._messages[decision.target.message], decision.target.block
-        )
+def _original(decision: AnyDecision, messages: Sequence[JsonObject], wire: Wire) -> bytes:
+    """Return the exact content that a decision leaves out."""
+    at = decision.message
+    if isinstance(decision, RangeDecision):
+        return canonical(messages[at : at + decision.span.length])
+    return wire.block_bytes(messages[at], decision.target.block)
 
 
 def _prove(  # noqa: PLR0913, PLR0917 - one proof, in one place
     report: Report,
-    originals: _Originals,
+    messages: Sequence[JsonObject],
     vault: Path,
     keys: Keys,
     digests: list[bytes],
     progress: Callable[[int, int], None],
 ) -> None:
     """Read every left-out part and rebuild every view from the vault alone, and compare."""
+    wire = wire_format("anthropic")
     with Transcript.open(vault, report.session, keys) as transcript:
         transcript.handles()
         for one in transcript.sets:
             for decision in one.decisions:
-                original = originals.of(decision)
+                original = _original(decision, messages, wire)
                 try:
                     report.differing += transcript.read(decision.handle) != original
                 except (StorageError, CompactorError, OSError):

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Self
 
@@ -95,6 +96,7 @@ class Transcript:
         self._last: Place | None = None
         self._history: list[_Source] = []
         self._sources: dict[str, tuple[AnyDecision, list[_Source]]] = {}
+        self._digests: dict[tuple[Place, int], bytes] = {}
         self._held: tuple[Place, Any] | None = None
         self._wire: Wire = wire_format("anthropic")
         self._sets: list[DecisionSet] = []
@@ -139,8 +141,8 @@ class Transcript:
         with suppress(Damaged, LookupError):
             messages = [self._message(source) for source in sources]
             if isinstance(decision, RangeDecision):
-                facts = [self._wire.inspect(each, lambda _: False) for each in messages]
-                if range_digest([each.digest for each in facts]) == decision.content:
+                stored = zip(filter(None, sources), messages, strict=True)
+                if range_digest(list(starmap(self._digest, stored))) == decision.content:
                     return canonical(messages)
             else:
                 data = self._wire.block_bytes(messages[0], decision.target.block)
@@ -172,6 +174,13 @@ class Transcript:
                             if hashlib.sha256(data).digest() == content:
                                 return data
         return None
+
+    def _digest(self, source: tuple[Frame, int], message: JsonObject) -> bytes:
+        """Return the digest of a stored message: ranges share many, and a record never changes."""
+        name = source[0].place, source[1]
+        if name not in self._digests:
+            self._digests[name] = self._wire.inspect(message, lambda _: False).digest
+        return self._digests[name]
 
     def _message(self, source: _Source) -> JsonObject:
         if source is None:

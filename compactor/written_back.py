@@ -2,6 +2,7 @@
 
 from typing import Any
 
+_FEW = 64  # messages
 _Stands = tuple[list[Any], list[Any]]  # a view, and the history that it stands for
 
 
@@ -32,13 +33,22 @@ class WrittenBack:
 
         The last view stood for the first `sent` messages of `plain`.
         """
-        if self._given is not None and _starts(messages, self._given[0][: self._given[1]]):
+        if self._given is not None and _starts(messages, *self._given):
             self.settle(plain[:sent])
         for view, history in reversed(self._known):
-            if _starts(messages, view):
+            if _starts(messages, view, len(view)):
                 return [*history, *messages[len(view) :]]
         return messages
 
 
-def _starts(messages: list[Any], view: list[Any]) -> bool:
-    return len(messages) >= len(view) and messages[: len(view)] == view
+def _starts(messages: list[Any], view: list[Any], length: int) -> bool:
+    """Tell whether a history starts with so many messages of a view.
+
+    Mostly it does not, and the first masks stand near its start: little is looked at then.
+    """
+    if len(messages) < length:
+        return False
+    start, end = 0, min(_FEW, length)
+    while start < end and messages[start:end] == view[start:end]:
+        start, end = end, min(2 * end, length)
+    return start == length

@@ -94,13 +94,13 @@ def _archive(draft: Draft, start: int, end: int) -> None:
 def _blocks(draft: Draft, title: str, start: int, end: int) -> list[JsonObject]:
     """Return the note's blocks: what it says, and those of the current request if it was inside."""
     index, wire = draft.index, draft.wire
-    numbers = {at: n for n, at in enumerate(_human(draft, 0, end), 1)}
+    numbers = {at: n for n, at in enumerate(index.human, 1)}
     policy = draft.policy.archive
     share = policy.keep_user_share * draft.budget.messages
     share *= 1 if draft.budget.unit == "chars" else CHARS_A_TOKEN
     room = min(policy.keep_user_chars, int(share))
     said: list[tuple[int, str]] = []
-    older = [at for at in _human(draft, start, end) if at != index.request]
+    older = [at for at in index.human if start <= at < end and at != index.request]
     for at in reversed(older):
         blocks = wire.human_blocks(index.plain[at], index.is_injected)
         text = "\n".join(map(wire.human_text, blocks))
@@ -117,10 +117,6 @@ def _blocks(draft: Draft, title: str, start: int, end: int) -> list[JsonObject]:
     title += "\n" + notes.current_request(numbers[index.request])
     asked = wire.human_blocks(index.plain[index.request], index.is_injected)
     return [wire.text_block(title), *asked]
-
-
-def _human(draft: Draft, start: int, end: int) -> list[int]:
-    return [at for at in range(start, end) if draft.index.messages[at].human]
 
 
 def _system(draft: Draft, start: int, end: int) -> list[JsonObject]:

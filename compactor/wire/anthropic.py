@@ -14,7 +14,7 @@ from compactor.messages import (
     digest_and_size,
     digest_of,
     message_digest,
-    number_paths,
+    numbers_in,
     seen,
 )
 from compactor.tokens import estimate_bytes, estimate_document, estimate_image, estimate_text
@@ -41,7 +41,7 @@ def inspect(message: JsonObject, injected: Callable[[str], bool]) -> Message:
     chars = sum(block.chars for block in blocks)
     size = sum(block.size for block in blocks)
     images = sum(block.images for block in blocks)
-    return Message(role, digest, blocks, tokens, chars, number_paths(message), size, images)
+    return Message(role, digest, blocks, tokens, chars, numbers_in(message), size, images)
 
 
 def _blocks(message: JsonObject) -> list[JsonObject]:
