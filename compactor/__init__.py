@@ -10,7 +10,15 @@ from .counters import SdkCounter, TokenCounter
 from .decisions import Decision, DecisionSet, RangeDecision
 from .errors import BadMessage, BadPolicy, CannotFit, Closed, CompactorError, UnknownHandle
 from .explain import Explanation
-from .policy import ArchivePolicy, MaskPolicy, PersistPolicy, Policy, Stage, ToolRule
+from .policy import (
+    ArchivePolicy,
+    MaskPolicy,
+    PersistPolicy,
+    Policy,
+    Stage,
+    SummaryPolicy,
+    ToolRule,
+)
 from .session import Compactor
 from .transcript import Request, Transcript
 from .view import Contributor, Stats, View
@@ -37,6 +45,7 @@ __all__ = [
     "Stage",
     "Stats",
     "StorageError",
+    "SummaryPolicy",
     "TokenCounter",
     "ToolRule",
     "Transcript",

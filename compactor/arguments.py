@@ -47,9 +47,23 @@ class Arguments:
         return model if isinstance(model, str) else None
 
     @property
+    def read_only(self) -> frozenset[str]:
+        """Names of the tools that say, as MCP's do, that they change nothing."""
+        tools = self.values.get("tools")
+        found = (
+            [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+        )
+        return frozenset(str(tool.get("name")) for tool in found if _is_read_only(tool))
+
+    @property
     def prompt(self) -> tuple[object, ...]:
         """What a provider's cache holds before the messages: if it changes, the cache is cold."""
         return (self.model, *(self.names.get(slot) for slot in _SLOTS))
+
+
+def _is_read_only(tool: object) -> bool:
+    hints = tool.get("annotations") if isinstance(tool, dict) and "name" in tool else None
+    return isinstance(hints, dict) and hints.get("readOnlyHint") is True
 
 
 class Reader:

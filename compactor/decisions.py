@@ -142,7 +142,8 @@ class RangeDecision:
 
     It holds only once the model has consumed all of the run, and only while the current request
     stands elsewhere or is the message of the digest `request`, whose blocks are among those of
-    `messages`. `handle` reads the original; `tokens` and `chars` measure `messages`.
+    `messages`. `handle` reads the original; `tokens` and `chars` measure `messages`. `summary`: of
+    a summary, the state and how it was made.
     """
 
     stage: str
@@ -152,6 +153,7 @@ class RangeDecision:
     tokens: int
     chars: int
     messages: tuple[JsonObject, ...] = field(hash=False)
+    summary: JsonObject | None = field(default=None, hash=False)
 
     @property
     def message(self) -> int:
@@ -173,6 +175,7 @@ class RangeDecision:
             "tokens": self.tokens,
             "chars": self.chars,
             "messages": list(self.messages),
+            **({} if self.summary is None else {"summary": self.summary}),
         }
 
     @classmethod
@@ -187,6 +190,7 @@ class RangeDecision:
             value["tokens"],
             value["chars"],
             tuple(value["messages"]),
+            value.get("summary"),
         )
 
 

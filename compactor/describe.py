@@ -17,6 +17,7 @@ def stats(renderer: Renderer, room: Budget, rewritten: range) -> Stats:
     """Return the sizes of a view; `rewritten` are positions that the provider's cache lost."""
     index, ledger = renderer.index, renderer.ledger
     view_tokens = room.size(renderer.estimated)
+    made = next((one.decision.summary for one in ledger.ranges if one.decision.summary), {})
     return Stats(
         original_chars=index.chars[-1],
         view_chars=index.chars[-1] - ledger.saved_chars,
@@ -26,12 +27,15 @@ def stats(renderer: Renderer, room: Budget, rewritten: range) -> Stats:
         persisted=ledger.shown.get(Stage.PERSIST, 0),
         masked=ledger.shown.get(Stage.MASK, 0),
         archived_messages=ledger.shown.get(Stage.ARCHIVE, 0),
+        summarized_messages=ledger.shown.get(Stage.SUMMARIZE, 0),
         rewritten_tokens=sum(
             facts.tokens
             for position in rewritten
             if position < len(index)
             for facts in renderer.facts(position)
         ),
+        summarizer=made.get("by"),
+        summary_rejected=tuple(made.get("rejected", ())),
     )
 
 
@@ -103,6 +107,7 @@ def untouched(messages: list[Any], policy: Policy) -> View:
         persisted=0,
         masked=0,
         archived_messages=0,
+        summarized_messages=0,
         rewritten_tokens=0,
     )
     return View(

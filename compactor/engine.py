@@ -1,8 +1,9 @@
 """One request, from the history to its view: take in, plan, check, store, render, describe."""
 
 import logging
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compactor.storage import StorageError
@@ -17,9 +18,10 @@ from .errors import CannotFit
 from .index import Edit
 from .messages import JsonObject
 from .plan import ARRIVAL, Situation, plan
-from .policy import Policy
+from .policy import Policy, Stage
 from .recorder import Prepared, Recorder
 from .render import Renderer
+from .stages import Manual, Shelved, Wanted
 from .tokens import Anchor
 from .view import View
 from .wire import Wire
@@ -31,14 +33,22 @@ _COUNT_FROM = 0.5  # of the budget: smaller views are not worth a question
 
 @dataclass(slots=True)
 class Turn:
-    """One call of `view`."""
+    """One call of `view`.
 
-    messages: list[Any]
+    `given` is what the caller handed in, `messages` the history that it stands for. With `can_wait`
+    a summary may be asked for; `changed` is the first message that differs from the view before.
+    """
+
+    given: list[Any]
     arguments: Arguments
-    space: Room
+    room: Room
     policy: Policy
     now: float
     human: int | None = None
+    can_wait: bool = True
+    messages: list[Any] = field(init=False)
+    space: Room = field(init=False)
+    changed: int = sys.maxsize
 
 
 class Engine:
@@ -61,6 +71,7 @@ class Engine:
         self._recorder = recorder
         self.renderer = Renderer(wire, policy.not_human)
         self.renderer.put(recorder.sets)
+        self.renderer.know(recorder.contents)
         self.sent = 0  # messages of the last view
         self.space: Room | None = None  # what its request could take
         self._estimated = 0  # tokens that were estimated for it
@@ -74,6 +85,10 @@ class Engine:
         # What an earlier process left: length and chain digest of its last view, its anchor.
         self._left = (*recorder.sent, recorder.anchor) if recorder.sent else None
         self._shown = self._left  # the same of the last view of this process
+        self._shelf: tuple[Shelved, ...] = ()  # summaries that no set has taken in yet
+        self.manual: Manual | None = None  # somebody asked for a compaction
+        self._read_only: frozenset[str] = frozenset()  # tools of the last request
+        self._undone_from = sys.maxsize  # the first message that an undo has changed since
 
     def start_over(self) -> None:
         """Forget what is known of the history; the next view takes it in anew.
@@ -84,29 +99,51 @@ class Engine:
         self._written_back.settle(self.renderer.index.plain[: self.sent])
         self.renderer = Renderer(self.wire, self._not_human)
         self.renderer.put(self._recorder.sets)
+        self.renderer.know(self._recorder.contents)
         self.sent, self._largest = 0, Largest()
         self._left = self._shown
 
-    def view(self, turn: Turn) -> tuple[View, DecisionSet | None]:
-        """Return the view for a turn and the set that took effect with it."""
+    def view(self, turn: Turn) -> tuple[View, DecisionSet | None] | Wanted:
+        """Return the view for a turn and the set that took effect with it.
+
+        Or the summary that is wanted first: with that on the shelf, call it again.
+        """
         edit = self._take_in(turn)
-        one = self._decide(turn)
+        now = self._situation(turn)
+        one = self._decide(turn, now)
+        if isinstance(one, Wanted):
+            turn.changed = self.renderer.changed
+            if self._store(edit, None, None, turn) is None:
+                return one
+            turn.can_wait = False  # what cannot be stored is not worth a model's time
+            return self.view(turn)
         shown = self.renderer.messages(turn.messages)
         chain = self.renderer.chain[len(turn.messages)]
         prepared = Prepared(turn.arguments, chain, self.renderer.marks)
         refused = self._store(edit, one, prepared, turn)
         if one is not None and one not in self.renderer.ledger.sets[-1:]:
             one, shown = None, self.renderer.messages(turn.messages)
+        self._settle(turn, now, one)
         return self._describe(turn, shown, one, refused), one
+
+    def shelve(self, made: Shelved) -> None:
+        """Take in what came of a wanted summary."""
+        self._shelf = (made, *self._shelf[:1])
+
+    def is_shelved(self, wanted: Wanted) -> bool:
+        """Tell whether somebody has made this summary meanwhile."""
+        same = (wanted.span.digest, wanted.given.focus)
+        return any(same == (o.wanted.span.digest, o.wanted.given.focus) for o in self._shelf)
 
     def _take_in(self, turn: Turn) -> Edit:
         renderer, left = self.renderer, self._left
         renderer.index.asked = turn.human
         plain = renderer.index.plain
-        turn.messages = self._written_back.mapped(turn.messages, plain, self.sent)
+        turn.messages = self._written_back.mapped(turn.given, plain, self.sent)
         edit = renderer.update(turn.messages, full=turn.policy.check_history == "full")
+        renderer.changed = min(renderer.changed, turn.changed, self._undone_from)
         self._left = None
-        if left is not None and self._is_written_back(turn, left):
+        if left is not None and self._is_written_back(turn):
             edit = renderer.update(turn.messages)
         if left is not None and renderer.chain[left[0] : left[0] + 1] == [left[1]]:
             # An earlier process sent this very prefix: go on as if it were this one.
@@ -114,29 +151,28 @@ class Engine:
             renderer.changed = left[0]
         if renderer.changed < self.sent:
             self._anchor = None
+        space = turn.space = turn.room
         self._count(turn)
-        space = turn.space
         anchored = replace(space.tokens, anchor=self._anchor)
         turn.space = Room(
             anchored, anchored if space.plan is space.tokens else space.plan, space.limits
         )
         return edit
 
-    def _is_written_back(self, turn: Turn, left: tuple[int, bytes, Anchor | None]) -> bool:
-        """Find out whether the history starts with the view that an earlier process sent.
+    def _is_written_back(self, turn: Turn) -> bool:
+        """Find out whether the history starts with a view that an earlier process sent.
 
         The transcript has what that stood for.
         """
-        length, digest, _ = left
-        seen = self.renderer.index.chain
-        if not self._recorder.changed or digest not in seen:
+        views, seen = self._recorder.views, self.renderer.index.chain
+        at = next((at for at in range(len(seen) - 1, 0, -1) if seen[at] in views), None)
+        if at is None:
             return False
         try:
-            history = self._recall()[:length]
+            history = self._recall()[: views[seen[at]]]
         except (StorageError, OSError) as error:
             _LOG.warning("a view that was written back is taken as it is: %s", error)
             return False
-        at = seen.index(digest)
         self._written_back.took(turn.messages[:at], history)
         turn.messages = [*history, *turn.messages[at:]]
         return True
@@ -157,13 +193,12 @@ class Engine:
         if counted is not None:
             self._anchor = Anchor(counted - budget.scaled(budget.overhead), estimated)
 
-    def _decide(self, turn: Turn) -> DecisionSet | None:
+    def _decide(self, turn: Turn, now: Situation) -> DecisionSet | Wanted | None:
         """Plan a set and put it in force, unless what it makes of the view fails the check."""
         renderer = self.renderer
-        now = self._situation(turn)
         one = plan(self.wire, renderer.index, renderer.ledger, turn.space.plan, turn.policy, now)
-        if one is None:
-            return None
+        if one is None or isinstance(one, Wanted):
+            return one
         renderer.adopt(one)
         found = violations(renderer, one)
         if found:
@@ -179,24 +214,35 @@ class Engine:
         )
         if self._prompt is None and self._recorder.time is not None:
             cold = turn.now - self._recorder.time / 1000 > turn.policy.cache_ttl_s
-        self._prompt, self._time = asked, turn.now
         before = self._policy
-        same = before is None or before is turn.policy or before == turn.policy
-        self._policy = turn.policy
         excess = turn.space.limits.excess(index.size, index.images)
         if any(excess):  # of the history; of the view it takes longer to say
             excess = turn.space.limits.excess(*self.renderer.weight())
+        tools = turn.arguments.values.get("tools")
         return Situation(
-            readable=self.wire.offers(turn.arguments.values.get("tools"), notes.READ_TOOL),
+            readable=self.wire.offers(tools, notes.READ_TOOL),
             cold=cold,
             held_back=self._recorder.undone,
             excess=excess,
-            same_policy=same,
+            same_policy=before is None or before is turn.policy or before == turn.policy,
             pins=self._recorder.pins,
+            manual=self.manual,
+            shelf=self._shelf,
+            can_wait=turn.can_wait,
+            read_only=turn.arguments.read_only,
         )
 
+    def _settle(self, turn: Turn, now: Situation, one: DecisionSet | None) -> None:
+        """Note what the next turn's situation depends on."""
+        self._prompt, self._time, self._policy = turn.arguments.prompt, turn.now, turn.policy
+        self._read_only, self._undone_from = now.read_only, sys.maxsize
+        if self.manual is now.manual and not self.renderer.index.open_ended():
+            self.manual = None
+        if one is not None and any(decision.stage == Stage.SUMMARIZE for decision in one.decisions):
+            self._shelf = ()
+
     def _store(
-        self, edit: Edit, one: DecisionSet | None, prepared: Prepared, turn: Turn
+        self, edit: Edit, one: DecisionSet | None, prepared: Prepared | None, turn: Turn
     ) -> str | None:
         """Store the turn; where the disk refuses, the set is taken out of force.
 
@@ -244,11 +290,18 @@ class Engine:
         if one is not None:
             _LOG.info(
                 "compacted (%s): %d to %d tokens (estimated); in view %d persisted, %d masked, "
-                "%d messages archived",
-                *(one.reason, one.before, one.after),
-                *(measured.persisted, measured.masked, measured.archived_messages),
+                "%d messages archived, %d summarised",
+                *(one.reason, one.before, one.after, measured.persisted, measured.masked),
+                *(measured.archived_messages, measured.summarized_messages),
             )
         return view
+
+    def effects(self, policy: Policy) -> int:
+        """Count the calls since the last compaction of which the tools may change something."""
+        taken = [one.at for one in self.renderer.ledger.sets if one.reason != ARRIVAL]
+        start, harmless = (taken[-1] if taken else 0), policy.summary.read_only | self._read_only
+        calls = self.renderer.index.calls
+        return sum(call.message >= start and call.tool not in harmless for call in calls)
 
     def observe(self, used: int) -> Anchor:
         """Learn what the provider measured for the last view, in tokens of the whole prompt."""
@@ -272,6 +325,7 @@ class Engine:
         if one is None:
             return None
         others = [each for each in sets if each is not one]
+        renderer.changed = self.sent
         renderer.put((*others, *filter(None, [one.on_arrival()])), forget=False)
         if self.space is not None and len(renderer.index):
             tokens = self.space.tokens.scaled(renderer.estimated)
@@ -282,5 +336,6 @@ class Engine:
                 hint = f"The window leaves room for {self.space.tokens.messages}."
                 raise CannotFit(message, hint=hint)
         self._anchor = None
+        self._undone_from = min(self._undone_from, renderer.changed)
         self._recorder.undo(one)
         return one

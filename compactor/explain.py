@@ -1,7 +1,7 @@
 """What a view would decide, and why, without deciding it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .arguments import Room
@@ -9,6 +9,8 @@ from .decisions import AnyDecision, DecisionSet
 from .plan import Situation, plan, size, trigger
 from .policy import Policy
 from .render import Renderer
+from .stages import Shelved, Wanted
+from .summarize.extractive import ExtractiveSummarizer
 from .wire import Wire
 
 
@@ -19,7 +21,8 @@ class Explanation:
     `reason` is that of the set, None where there would be none; `before` and `after` are sizes of
     the view, `room` what messages may take and `starts_at` the size at which compaction starts.
     `rewrites_from` is the first message already sent that would change and `rewritten` the
-    tokens of those from there on, which the provider's cache must take in anew.
+    tokens of those from there on, which the provider's cache must take in anew. A summary is taken
+    to say what the extractive summarizer would say.
     """
 
     reason: str | None
@@ -48,6 +51,12 @@ def explain(  # noqa: PLR0913, PLR0917 - all that a plan depends on
     budget = space.plan
     before = size(renderer.index, renderer.ledger, budget)
     one = plan(wire, renderer.index, renderer.ledger, budget, policy, now)
+    if isinstance(one, Wanted):  # what it says is not known before it is asked for
+        summary = ExtractiveSummarizer().summarize(one.given)
+        now = replace(now, shelf=(Shelved(one, summary),), can_wait=False)
+        one = plan(wire, renderer.index, renderer.ledger, budget, policy, now)
+    if isinstance(one, Wanted):
+        one = None
     rewrites, rewritten = None, 0
     if one is not None:
         renderer.changed = len(messages)

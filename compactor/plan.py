@@ -8,11 +8,11 @@ from .decisions import DecisionSet
 from .index import Index
 from .ledger import Ledger
 from .policy import Policy, Stage
-from .stages import PLANNERS, Draft, archive, mask
+from .stages import PLANNERS, Draft, Manual, Shelved, Wanted, archive, mask
 from .tokens import Budget, Excess
 from .wire import Wire
 
-ARRIVAL, TRIGGER, COUNT = "arrival", "trigger", "count"
+ARRIVAL, TRIGGER, COUNT, MANUAL = "arrival", "trigger", "count", "manual"
 NO_EXCESS = Excess(0, 0)
 _REFILLS = 3  # compactions in a row that were soon full again
 
@@ -24,7 +24,9 @@ class Situation:
     `readable`: the request offers the tool that reads handles. `cold`: the provider's cache holds
     nothing of the prompt any more. `held_back`: the last compaction was undone. `excess`: bytes
     and images above the provider's limits. `same_policy`: the settings are those of the request
-    before. `pins`: texts for the note of every range.
+    before. `pins`: texts for the note of every range. `manual`: somebody asked for a compaction.
+    `shelf`: summaries that were made; `can_wait`: one that is not there may be asked for.
+    `read_only`: tools of the request that say that they change nothing.
     """
 
     readable: bool = False
@@ -33,21 +35,33 @@ class Situation:
     excess: Excess = NO_EXCESS
     same_policy: bool = True
     pins: Mapping[str, str] = field(default_factory=dict)
+    manual: Manual | None = None
+    shelf: tuple[Shelved, ...] = ()
+    can_wait: bool = False
+    read_only: frozenset[str] = frozenset()
 
 
 def plan(  # noqa: PLR0913, PLR0917 - everything that a decision may depend on
     wire: Wire, index: Index, ledger: Ledger, budget: Budget, policy: Policy, now: Situation
-) -> DecisionSet | None:
+) -> DecisionSet | Wanted | None:
     """Return the set to take now, or None when there is nothing to leave out.
 
     New results are shortened whenever they are too large; the other stages run only when the
     view is above the trigger (or, to archive, has too many messages), one after the other while
-    it is above the target, and their decisions are one set.
+    it is above the target, and their decisions are one set. Where a summary is due that is not on
+    the shelf, that is returned as wanted: with it on the shelf the same call gives the set.
     """
     if index.open_ended():
         return None
     before = size(index, ledger, budget)
-    draft = Draft(wire, index, ledger, budget, policy, now.readable, before, now.pins)
+    draft = Draft(
+        *(wire, index, ledger, budget, policy, now.readable, before),
+        pins=now.pins,
+        manual=now.manual,
+        shelf=now.shelf,
+        can_wait=now.can_wait,
+        read_only=now.read_only,
+    )
     if Stage.PERSIST in policy.stages:
         PLANNERS[Stage.PERSIST](draft)
     arrived = frozenset(draft.blocks)
@@ -58,8 +72,11 @@ def plan(  # noqa: PLR0913, PLR0917 - everything that a decision may depend on
         else trigger(policy, budget, cold=now.cold)
     )
     settled = now.same_policy and _is_settled(index, ledger)
-    if not settled and (draft.size > budget.messages * share or any(now.excess)):
+    due = draft.size > budget.messages * share or any(now.excess)
+    if now.manual or (due and not settled):
         reason = _compact(draft, now.excess)
+        if draft.wanted is not None:
+            return draft.wanted
     if reason == ARRIVAL and _crowded(draft) and not (settled or now.held_back):
         PLANNERS[Stage.ARCHIVE](draft)
         reason = ARRIVAL if draft.range is None else COUNT
@@ -85,10 +102,14 @@ def _compact(draft: Draft, excess: Excess) -> str:
         mask.lighten(draft, excess)
     for stage in draft.policy.stages:
         large = draft.size > draft.policy.target * draft.budget.messages
-        if stage != Stage.PERSIST and (large or (stage == Stage.ARCHIVE and _crowded(draft))):
+        asked = stage == Stage.SUMMARIZE and draft.manual is not None
+        crowded = stage == Stage.ARCHIVE and _crowded(draft)
+        if stage != Stage.PERSIST and (large or crowded or asked):
             PLANNERS[stage](draft)
     if Stage.MASK in draft.policy.stages and draft.size > draft.budget.messages:
         mask.fit(draft)
+    if draft.manual is not None:
+        return MANUAL
     if any(excess) or draft.worth(draft.size, before=arrived[1]):
         return TRIGGER
     draft.keep_only(*arrived)

@@ -15,6 +15,25 @@ from .policy_checks import check, frozen, merged, refuse
 
 INJECTED = r"\s*(<system-reminder>.*</system-reminder>\s*)+"
 _FILE_READERS = ("Read", "read", "read_file", "view", "cat", "open_file")
+_READ_ONLY = frozenset(
+    {
+        *_FILE_READERS,
+        *("Grep", "Glob", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoWrite", "TodoRead"),
+        *(
+            "grep",
+            "glob",
+            "ls",
+            "find",
+            "search",
+            "list",
+            "list_dir",
+            "list_files",
+            "read_many_files",
+        ),
+        *("web_search", "web_fetch", "update_plan", "think", "open", "scroll_down", "scroll_up"),
+        *("read_transcript", "search_transcript", "compact_context"),
+    }
+)
 
 
 class Stage:
@@ -23,9 +42,10 @@ class Stage:
     PERSIST = "persist"
     MASK = "mask"
     ARCHIVE = "archive"
+    SUMMARIZE = "summarize"
 
 
-STAGES = (Stage.PERSIST, Stage.MASK, Stage.ARCHIVE)
+STAGES = (Stage.PERSIST, Stage.MASK, Stage.ARCHIVE, Stage.SUMMARIZE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +192,41 @@ class ArchivePolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryPolicy:
+    """How all but the newest exchanges become one message with a state summary.
+
+    It is done where masking ended above the middle of trigger and target.
+    `keep_exchanges` (3): the newest that stay, at most `keep_share` (0.2) of the budget, the open
+    one always.
+    `state_chars` (8,000 characters), at most `state_share` (0.1) of the budget: what the state may
+    take. Beside it stand what the human said (`archive.keep_user_chars`) and, at most half as
+    large, the actions that were done.
+    `rebuild_every` (5): so often a state is made anew from everything that it stands for, against
+    drift; else from the one before and what is new.
+    `input_chars` (None): of a longer stretch the summarizer reads that many characters, the first
+    quarter at its start and the rest at its end; None: all of it, in pieces.
+    `failures` (3): a summarizer that failed so often in a row is not asked again, except by hand;
+    the extractive one, which needs no model, takes its place.
+    `read_only`: names of tools whose calls change nothing; all others are listed, with their
+    outcome, as done. Tools of the request with the hint `readOnlyHint` count as well.
+    """
+
+    keep_exchanges: int = 3
+    keep_share: float = 0.2
+    state_chars: int = 8_000
+    state_share: float = 0.1
+    rebuild_every: int = 5
+    input_chars: int | None = None
+    failures: int = 3
+    read_only: frozenset[str] = _READ_ONLY
+
+    def __post_init__(self) -> None:
+        """Refuse what is no setting."""
+        object.__setattr__(self, "read_only", frozen(self.read_only))
+        check(self, "summary.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """What the engine does, and when: `Policy()`, or one of its presets.
 
@@ -188,7 +243,11 @@ class Policy:
     `min_gain` (0.05): a compaction that would save less than this share of the budget is left for
     later, since it would break the cached prefix for little, unless it makes the prompt fit.
     `breaker_turns` (3 turns): compactions that refill sooner open the breaker. 0: never.
-    `stages` (persist, mask, archive): the stages in force, in the order of their work.
+    `stages` (persist, mask, archive, summarize): the stages in force, in the order of their work.
+    With a summary among them, archiving goes by count, and by size only where none can be had.
+    `manual_tool` (False): offer the model a tool by which it asks for a compaction, and `gate`
+    ("checkpoint"): after calls that change something it has to say in its checkpoint what was
+    decided and done, or "open": always granted.
     `not_human` (text in a `<system-reminder>` tag): a text block of a user message that this
     pattern matches whole was put in by the host and is not the human's request.
     `request_block_chars` (100,000 characters): a text block of the current request above it may
@@ -214,9 +273,12 @@ class Policy:
     request_block_chars: int = 100_000
     on_storage_error: Literal["degrade", "raise"] = "degrade"
     check_history: Literal["edges", "full"] = "edges"
+    manual_tool: bool = False
+    gate: Literal["checkpoint", "open"] = "checkpoint"
     persist: PersistPolicy = field(default_factory=PersistPolicy)
     mask: MaskPolicy = field(default_factory=MaskPolicy)
     archive: ArchivePolicy = field(default_factory=ArchivePolicy)
+    summary: SummaryPolicy = field(default_factory=SummaryPolicy)
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
@@ -268,7 +330,7 @@ class Policy:
         rule would replace too.
         """
         made = cls(
-            stages=(Stage.PERSIST, Stage.ARCHIVE, Stage.MASK),
+            stages=(Stage.PERSIST, Stage.ARCHIVE, Stage.MASK, Stage.SUMMARIZE),
             persist=PersistPolicy(
                 batch_chars=200_000,
                 item_chars=30_000,
@@ -279,6 +341,7 @@ class Policy:
             ),
             archive=ArchivePolicy(max_messages=50, keep_head=3, keep_tail=46),
             mask=MaskPolicy(keep_recent=3, min_chars=120, scent_chars=0),
+            summary=SummaryPolicy(input_chars=80_000),
         )
         return made.but(**changes)
 

@@ -19,10 +19,11 @@ class Recorded:
     `sets` are those in force, by their number in the transcript, of `taken` that were recorded;
     `points` are lengths of the recorded history with their chain digests; `length` is how many
     messages it has now (None: a crashed writer may have left more than the last point says).
-    `sent` is the length and the chain digest of the last view, `changed` tells whether that was
-    another than the history's, `anchor` what its provider measured, where no set has rewritten it
-    since, `time` when it was prepared, in milliseconds since the epoch. `undone`: the last
-    compaction was undone. `pins` are texts by their keys.
+    `sent` is the length and the chain digest of the last view, `anchor` what its provider
+    measured, where no set has rewritten it since, `time` when it was prepared, in milliseconds
+    since the epoch. `undone`: the last compaction was undone. `pins` are texts by their keys.
+    `views` are the chain digests of views that were not the history itself, with the lengths of
+    the histories that they stood for; `contents` says what each handle names that a set ever had.
     """
 
     sets: dict[int, DecisionSet] = field(default_factory=dict)
@@ -30,10 +31,11 @@ class Recorded:
     points: list[tuple[int, bytes]] = field(default_factory=list)
     length: int | None = 0
     sent: tuple[int, bytes] | None = None
-    changed: bool = False
     time: int | None = None
     undone: bool = False
     pins: dict[str, str] = field(default_factory=dict)
+    views: dict[bytes, int] = field(default_factory=dict)
+    contents: dict[str, bytes] = field(default_factory=dict)
     anchor: Anchor | None = None
     rewritten: bool = False
     arguments: dict[str, str | None] = field(default_factory=dict)
@@ -84,7 +86,8 @@ class Recorded:
         if kind is Kind.REQUEST:
             self.time = body["time"]
             self.sent = body["at"], decode_digest(body.get("view", body["chain"]))
-            self.changed = "view" in body
+            if "view" in body:
+                self.views[self.sent[1]] = body["at"]
         self._measure(kind, body)
         self.arguments |= body.get("arguments", {})
         self.values.update(body.get("values", ()))
@@ -114,6 +117,7 @@ class Recorded:
         else:
             self.taken += 1
             one = self.sets[self.taken] = DecisionSet.decode(body)
+            self.contents |= {decision.handle: decision.content for decision in one.decisions}
             self.undone = self.undone and one.reason == ARRIVAL
 
     def point(self, length: int, chain: bytes) -> None:
@@ -125,6 +129,7 @@ class Recorded:
     def revert(self, start: int) -> None:
         """Note that the recorded history changed from `start` on."""
         self.points = [point for point in self.points if point[0] <= start]
+        self.views = {view: length for view, length in self.views.items() if length <= start}
         self.length = None
 
     def common(self, chain: Sequence[bytes]) -> int:

@@ -98,7 +98,8 @@ class Recorder:
         self.sets = tuple(self._recorded.sets.values())
         self.sent, self.anchor = self._recorded.sent, self._recorded.anchor
         self.undone, self.pins = self._recorded.undone, dict(self._recorded.pins)
-        self.time, self.changed = self._recorded.time, self._recorded.changed
+        self.time = self._recorded.time
+        self.views, self.contents = dict(self._recorded.views), dict(self._recorded.contents)
 
     def _start(self, wait: float = 0) -> Writer:
         """Begin a lane, and read what the transcript holds."""
@@ -135,8 +136,12 @@ class Recorder:
             raise
         return writer
 
-    def turn(self, index: Index, edit: Edit, one: DecisionSet | None, prepared: Prepared) -> None:
-        """Append what is new: messages, the set, the request. A set is durable on return.
+    def turn(
+        self, index: Index, edit: Edit, one: DecisionSet | None, prepared: Prepared | None
+    ) -> None:
+        """Append what is new: messages, the set, the request if there is one yet.
+
+        A set is durable on return.
 
         When a lane fails, or the vault has vanished, what is not known to be stored is written to
         a new one at once. If that is refused too, the disk is left alone for 1, 2, 4 … 32 turns.
@@ -163,7 +168,8 @@ class Recorder:
                 self._rest = min(2 * self._rest or 1, _LONGEST_REST)
                 raise
         self._behind, self._refused, self._rest = False, None, 0
-        self._answered = self._reply = None
+        if prepared is not None:
+            self._answered = self._reply = None
         if one is not None:
             self.sets += (one,)
             self.undone = self.undone and one.reason == ARRIVAL

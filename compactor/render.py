@@ -122,6 +122,10 @@ class Renderer:
         self.ledger = replace(self.ledger, contents={**known, **self.ledger.contents})
         self._link()
 
+    def know(self, contents: Mapping[str, bytes]) -> None:
+        """Keep handles known that sets had once, with what they name."""
+        self.ledger = replace(self.ledger, contents={**contents, **self.ledger.contents})
+
     def _resolve(self, sets: Iterable[DecisionSet], edit: Edit) -> None:
         """Work out anew which decisions hold, and keep the replaced messages that still serve."""
         self._view = None

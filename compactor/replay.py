@@ -126,10 +126,11 @@ def _renamed(message: JsonObject, turn: int) -> JsonObject:
     return {**message, "content": content}
 
 
-class _Meter:
+class Meter:
     """The sizes, the cached prefix and the digests of a growing sequence of messages."""
 
     def __init__(self, wire: Wire) -> None:
+        """Start with nothing sent."""
         self.facts: list[Message] = []
         self.cost = 0.0
         self.breaks = 0
@@ -158,10 +159,12 @@ class _Meter:
 
     @property
     def size(self) -> int:
+        """Estimated tokens of the request."""
         return self._sums[-1]
 
     @property
     def digest(self) -> bytes:
+        """Chain digest of its messages."""
         return self._chain[-1]
 
 
@@ -246,7 +249,7 @@ def _requests(
     report: Report,
 ) -> Iterator[tuple[int, View, bytes]]:
     wire = wire_format("anthropic")
-    raw, sent = _Meter(wire), _Meter(wire)
+    raw, sent = Meter(wire), Meter(wire)
     index = Index(wire, policy.not_human)
     judge = _Judge(wire, index, policy)
     history: list[JsonObject] = []
@@ -309,7 +312,7 @@ class _Judge:
         self._front = self._behind = 0
         self._shift: int | None = None  # how many messages fewer the view has
 
-    def is_illegal(self, view: Sequence[JsonObject], sent: _Meter) -> bool:
+    def is_illegal(self, view: Sequence[JsonObject], sent: Meter) -> bool:
         """Judge the view of the history that the index holds now."""
         old, new = self._index.messages, sent.facts
         shift = len(old) - len(new)

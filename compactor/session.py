@@ -1,6 +1,7 @@
 """A session: what a loop calls before and after each request; `engine.py` does the work."""
 
 import asyncio
+import copy
 import logging
 import threading
 import time
@@ -13,7 +14,7 @@ from typing import Any, Self
 
 from compactor.storage import Keys, StorageError, Vault, new_name
 
-from . import notes
+from . import manual, notes
 from .arguments import Reader, check_list, room, switched_off
 from .counters import TokenCounter
 from .decisions import DecisionSet
@@ -28,11 +29,15 @@ from .plan import Situation
 from .policy import Policy
 from .policy_files import load
 from .recorder import Recorder
+from .stages import Manual, Wanted
+from .summaries import Summaries
+from .summarize import Summarizer
 from .transcript import Transcript, vault_root
 from .view import View
 from .wire import Wire, wire_format
 
 _LOG = logging.getLogger("compactor")
+_SUMMARIES = 3  # passes of one view: after two summaries it goes on without another
 
 OnCompaction = Callable[[DecisionSet, View], object]
 
@@ -52,6 +57,7 @@ class Compactor:
         recorder: Recorder | None,
         place: tuple[Path, Keys] | None,
         counter: TokenCounter | None = None,
+        summarizer: Summarizer | None = None,
     ) -> None:
         """Use `Compactor.open` instead."""
         self.session = session
@@ -66,7 +72,9 @@ class Compactor:
         self._engine = (
             Engine(self._wire, policy, recorder, self._recall, counter) if recorder else None
         )
+        self._summaries = Summaries(summarizer)
         self._lock = threading.RLock()
+        self._summarizing = threading.Lock()
         self._moved: str | None = None  # said once: that the session has another name
         self._closed = False
 
@@ -82,6 +90,7 @@ class Compactor:
         wait: float = 0,
         on_compaction: OnCompaction | None = None,
         counter: TokenCounter | None = None,
+        summarizer: Summarizer | None = None,
     ) -> Self:
         """Open a session, or go on with it where it exists.
 
@@ -98,6 +107,8 @@ class Compactor:
             wait: seconds to wait while another writer holds the session.
             on_compaction: called with each set that took effect and its view.
             counter: asked for the size of large views that no usage report has told yet.
+            summarizer: makes state summaries, such as `ClaudeSummarizer(client, model)`; None for
+                the extractive one, which needs no model and stands in where another fails.
 
         Raises:
             BadPolicy: for settings in a file or the environment that are none.
@@ -110,25 +121,26 @@ class Compactor:
             made = cls(name, settings, wire, None, None)
         else:
             root, held = vault_root(workspace), keys or Keys.default()
-            made = cls._opened(name, settings, wire, (root, held), counter, wait=wait)
+            made = cls._opened(name, settings, wire, (root, held), counter, summarizer, wait=wait)
         made.on_compaction = on_compaction
         return made
 
     @classmethod
-    def _opened(
+    def _opened(  # noqa: PLR0913, PLR0917 - the settings of a session
         cls,
         name: str,
         policy: Policy,
         wire: str,
         place: tuple[Path, Keys],
         counter: TokenCounter | None = None,
+        summarizer: Summarizer | None = None,
         **how: Any,
     ) -> Self:
         root, keys = place
         how = {"not_human": policy.not_human, **how}
         recorder = open_recorder(lambda: Vault.create(root, keys), name, wire, **how)
         own = recorder.session
-        made = cls(own, policy, wire, recorder, place, counter)
+        made = cls(own, policy, wire, recorder, place, counter, summarizer)
         if own != name:
             made._moved = f"the key of session {name} is missing: it goes on as {own}"
             _LOG.warning("%s", made._moved)
@@ -171,12 +183,21 @@ class Compactor:
             if engine is None or switched_off():
                 return untouched(messages, settings)
             arguments = self._reader.read(request)
-            space = room(arguments, settings)
             check_list(messages, human)
-            at = time.time() if now is None else now
-            turn = Turn(messages, arguments, space, settings, at, human)
+        at = time.time() if now is None else now
+        turn = Turn(messages, arguments, room(arguments, settings), settings, at, human)
+        for tries_left in reversed(range(_SUMMARIES)):
+            turn.can_wait = tries_left > 0
+            made = self._turn(engine, turn)
+            if not isinstance(made, Wanted):
+                return made
+            self._summarize(engine, made, settings)
+        raise AssertionError  # the last one cannot wait
+
+    def _turn(self, engine: Engine, turn: Turn) -> View | Wanted:
+        with self._lock:
             try:
-                view, one = engine.view(turn)
+                made = engine.view(turn)
             except (BadMessage, StorageError):
                 raise  # before anything was taken in, or because the policy says so
             except Exception as error:  # noqa: BLE001 - a view is due whatever happened
@@ -184,15 +205,28 @@ class Compactor:
                 # known of the history is worth less than the history.
                 _LOG.exception("taking the history in anew: %s", type(error).__name__)
                 engine.start_over()
-                view, one = engine.view(turn)
+                made = engine.view(turn)
             except BaseException:
                 engine.start_over()
                 raise
+            if isinstance(made, Wanted):
+                return made
+            view, one = made
             if self._moved is not None:
                 view, self._moved = replace(view, degraded=view.degraded or self._moved), None
             if one is not None:
                 self._tell(one, view)
             return view
+
+    def _summarize(self, engine: Engine, wanted: Wanted, policy: Policy) -> None:
+        """Have a summary made while other threads go on; only one is made at a time."""
+        with self._summarizing:
+            with self._lock:
+                if engine.is_shelved(wanted):
+                    return
+            made = self._summaries.make(wanted, policy.summary)
+            with self._lock:
+                engine.shelve(made)
 
     async def aview(self, messages: list[Any], **arguments: Any) -> View:
         """Return what `view` returns, worked out in a thread."""
@@ -227,10 +261,62 @@ class Compactor:
                 readable=self._wire.offers(arguments.values.get("tools"), notes.READ_TOOL),
                 held_back=recorder is not None and recorder.undone,
                 pins=recorder.pins if recorder else {},
+                can_wait=True,
+                read_only=arguments.read_only,
             )
             sets = engine.renderer.ledger.sets if engine else ()
             sent = engine.sent if engine else 0
             return explain(self._wire, messages, sets, space, settings, now, sent)
+
+    def compact(self, focus: str | None = None) -> None:
+        """Have the next view compact, whatever its size; with it somebody's request is done.
+
+        Args:
+            focus: what this one summary should look at.
+
+        Raises:
+            Closed: after `close`.
+
+        """
+        self._check_open()
+        with self._lock:
+            if self._engine is not None:
+                self._engine.manual = Manual(focus)
+
+    @property
+    def tools(self) -> list[JsonObject]:
+        """Definitions of the engine's tools, for the request's `tools`; new dictionaries.
+
+        `compact_context`, by which the model asks for a compaction, where the policy's
+        `manual_tool` says so.
+        """
+        return [copy.deepcopy(manual.DEFINITION)] if self._policy.manual_tool else []
+
+    def owns(self, call: object) -> bool:
+        """Tell whether a tool call (an SDK object or its dictionary) is for `run` to answer."""
+        return self._policy.manual_tool and manual.owns(call)
+
+    def run(self, call: object) -> JsonObject:
+        """Answer a call of one of the engine's tools with a result block.
+
+        It goes into the batch with the other results. What the model does wrong is told in the
+        result; a compaction that it asks for takes place with the next view.
+
+        Raises:
+            BadMessage: for a call of another tool.
+            Closed: after `close`.
+
+        """
+        self._check_open()
+        call_id, given = manual.arguments(call)
+        with self._lock:
+            engine = self._engine
+            if engine is None or switched_off():
+                return manual.result(call_id, "Compaction is switched off.", failed=True)
+            asked, text = manual.granted(given, engine.effects(self._policy), self._policy.gate)
+            if asked is not None:
+                engine.manual = asked
+            return manual.result(call_id, text, failed=asked is None)
 
     def undo(self) -> DecisionSet | None:
         """Take back the newest compaction; what was shortened on arrival stays so.

@@ -152,18 +152,33 @@ class Transcript:
 
     def _search(self, decision: AnyDecision) -> bytes:
         """Find content by its digest wherever it stands: written anew, or in another place."""
-        found = None
         if isinstance(decision, RangeDecision):
-            with suppress(Damaged):
-                index = Index(self._wire, INJECTED)
-                index.sync(self.messages())
-                found = in_history(decision, index, self._wire)
+            found = self._search_histories(decision)
         else:
             found = self._search_blocks(decision.content)
         if found is None:
             text = "what this handle names cannot be read any more"
             raise Damaged(text, where=decision.handle)
         return found
+
+    def _search_histories(self, decision: RangeDecision) -> bytes | None:
+        """Look for a range in the history as it is, and as it was before each time it shrank."""
+        for history in (self._history, *self._earlier()):
+            with suppress(Damaged):
+                index = Index(self._wire, INJECTED)
+                index.sync([self._message(source) for source in history])
+                found = in_history(decision, index, self._wire)
+                if found is not None:
+                    return found
+        return None
+
+    def _earlier(self) -> Iterator[list[_Source]]:
+        history: list[_Source] = []
+        for frame in self._reader.frames():
+            if frame.kind is Kind.REVERT:
+                yield list(history)
+            with suppress(Damaged):
+                _move(history, frame, self._reader.value(frame, bare=True))
 
     def _search_blocks(self, content: bytes) -> bytes | None:
         for frame in self._reader.frames():
@@ -279,15 +294,9 @@ class Transcript:
 
     def _take(self, frame: Frame, body: JsonObject) -> None:
         history = self._history
+        _move(history, frame, body)
         if frame.kind is Kind.OPEN:
             self._wire = wire_format(body["wire"])
-        elif frame.kind is Kind.MESSAGES:
-            at = body.get("at", len(history))
-            history[at:at] = [(frame, i) for i in range(len(body["messages"]))]
-        elif frame.kind is Kind.REVERT:
-            del history[body["from"] : body.get("to")]
-        elif frame.kind in {Kind.REQUEST, Kind.CLOSE} and body.get("at", 0) > len(history):
-            history += [None] * (body["at"] - len(history))  # a lost record held them
         if frame.kind is Kind.SET and "decisions" in body:
             one = DecisionSet.decode(body)
             self._sets.append(one)
@@ -303,6 +312,17 @@ class Transcript:
         if self._held is None or self._held[0] != frame.place:
             self._held = frame.place, self._reader.value(frame)
         return self._held[1]
+
+
+def _move(history: list[_Source], frame: Frame, body: JsonObject) -> None:
+    """Do to a list of what is stored where what a record says was done to the history."""
+    if frame.kind is Kind.MESSAGES:
+        at = body.get("at", len(history))
+        history[at:at] = [(frame, i) for i in range(len(body["messages"]))]
+    elif frame.kind is Kind.REVERT:
+        del history[body["from"] : body.get("to")]
+    elif frame.kind in {Kind.REQUEST, Kind.CLOSE} and body.get("at", 0) > len(history):
+        history += [None] * (body["at"] - len(history))  # a lost record held them
 
 
 def _edit(history: list[JsonObject], kind: Kind, body: JsonObject) -> None:

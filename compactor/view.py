@@ -11,9 +11,10 @@ class Stats:
     """Sizes of a view; tokens are estimates, anchored on real usage where it is known.
 
     `persisted` and `masked` count the blocks that stand in the view as previews and as lines,
-    `archived_messages` the messages that one note stands for; `rewritten_tokens` are those of
-    already sent messages from the first changed one on,
-    which the provider's cache must take in anew.
+    `archived_messages` and `summarized_messages` the messages that one note stands for.
+    `summarizer` names who made the summary in view (None: there is none), and `summary_rejected`
+    says why those before it were not taken. `rewritten_tokens` are those of already sent messages
+    from the first changed one on, which the provider's cache must take in anew.
     """
 
     original_chars: int
@@ -24,7 +25,10 @@ class Stats:
     persisted: int
     masked: int
     archived_messages: int
+    summarized_messages: int
     rewritten_tokens: int
+    summarizer: str | None = None
+    summary_rejected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

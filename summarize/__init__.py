@@ -2,12 +2,14 @@
 
 from .errors import BadState, Rejected, SummaryError
 from .events import Event, What
+from .record import Record, record
 from .state import SessionState
 from .summarizer import Summarizer, Summary, SummaryInput
 
 __all__ = [
     "BadState",
     "Event",
+    "Record",
     "Rejected",
     "SessionState",
     "Summarizer",
@@ -15,4 +17,5 @@ __all__ = [
     "SummaryError",
     "SummaryInput",
     "What",
+    "record",
 ]

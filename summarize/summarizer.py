@@ -15,13 +15,16 @@ class SummaryInput:
     `events`: all of it, oldest first. `previous`: the state of an earlier summary, which stands for
     the events before position `new_from` of `events` (None: there is none, or it is to be made
     anew from everything, against drift). `state_chars`: characters that the state may take.
-    `focus`: what this one summary should look at, in the words of who asked for it.
+    `input_chars`: of longer text that many characters are read, the first quarter at its start and
+    the rest at its end (None: all of it). `focus`: what this one summary should look at, in the
+    words of who asked for it.
     """
 
     events: Sequence[Event]
     previous: SessionState | None = None
     new_from: int = 0
     state_chars: int = 8_000
+    input_chars: int | None = None
     focus: str | None = None
 
     @property
@@ -66,7 +69,9 @@ class Summary:
 class Summarizer(Protocol):
     """Makes a state of a stretch of a history. Called without a lock held, in any thread."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What records and reports call it."""
 
     def summarize(self, given: SummaryInput) -> Summary:
         """Return a summary.

@@ -13,7 +13,7 @@ import click
 import orjson
 
 from compactor.errors import BadPolicy
-from compactor.policy import STAGES, Policy
+from compactor.policy import STAGES, Policy, Stage
 from compactor.policy_files import PRESETS
 from compactor.replay import Report, scaled
 from compactor.replay import replay as run
@@ -30,7 +30,6 @@ _SUMS = (
     *("view_mismatches", "illegal_views"),
 )
 _WARNINGS = 5
-_ALL_STAGES = (*STAGES, "summarize")
 
 _EPILOG = f"""\b
 Formats:
@@ -88,6 +87,11 @@ Exit codes:
     metavar="K",
     help="Play each session K times over as one conversation.",
 )
+@click.option(
+    "--summarize",
+    is_flag=True,
+    help="Let the last stage run too, with the summarizer that needs no model.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--until", type=click.IntRange(min=1), metavar="N", help="Stop each session after N requests."
@@ -99,7 +103,8 @@ def replay(  # noqa: PLR0913, PLR0917 - the options of the command
     policy_file: Path | None,
     vault: Path | None,
     scale: int,
-    as_json: bool,  # noqa: FBT001 - click passes options by name
+    summarize: bool,  # noqa: FBT001 - click passes options by name
+    as_json: bool,  # noqa: FBT001
     until: int | None,
 ) -> None:
     """Feed recorded SESSIONs through the engine, request by request.
@@ -116,6 +121,8 @@ def replay(  # noqa: PLR0913, PLR0917 - the options of the command
         message = "COMPACTOR=off is set: there is nothing to replay with compaction off"
         raise click.UsageError(message)
     policy = _policy(preset, policy_file)
+    if not summarize:
+        policy = policy.but(stages=tuple(s for s in policy.stages if s != Stage.SUMMARIZE))
     size = window or policy.window or DEFAULT_WINDOW
     reports = []
     with _place(vault) as (workspace, keys):
@@ -215,7 +222,7 @@ def _data(reports: list[Report]) -> dict[str, Any]:
         "window": max((report.window for report in reports), default=0),
         "cost_ratio": sum(report.view_cost for report in reports) / raw if raw else 1.0,
         "decisions": {
-            stage: sum(report.decisions[stage] for report in reports) for stage in _ALL_STAGES
+            stage: sum(report.decisions[stage] for report in reports) for stage in STAGES
         },
         "seconds": sum(report.seconds for report in reports),
     }
@@ -238,4 +245,4 @@ def _row(report: Report) -> dict[str, Any]:
         *("differing", "view_mismatches", "illegal_views", "over_budget", "seconds"),
     )
     row = {name: getattr(report, name) for name in names}
-    return row | {"decisions": {stage: report.decisions[stage] for stage in _ALL_STAGES}}
+    return row | {"decisions": {stage: report.decisions[stage] for stage in STAGES}}

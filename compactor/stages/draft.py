@@ -1,7 +1,7 @@
 """A set in the making: what the stages have proposed so far, and what the view would measure."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compactor import notes
@@ -13,6 +13,8 @@ from compactor.policy import Policy, Stage
 from compactor.tokens import Budget, estimate_text
 from compactor.wire import Wire
 
+from .shelf import Manual, Shelved, Wanted
+
 CHARS_A_TOKEN = 3
 
 
@@ -23,7 +25,9 @@ class Draft:
     Sizes are in the budget's unit: tokens of the model, or characters.
 
     `readable` says whether the request offers the tool that reads handles; `pins` are texts that
-    the host wants to stand in the note of every range.
+    the host wants to stand in the note of every range. `manual`: somebody asked for a compaction.
+    `shelf` holds summaries that were made; with `can_wait` one may be `wanted` that is not there.
+    `read_only` are tools of the request that say that they change nothing.
     """
 
     wire: Wire
@@ -34,6 +38,11 @@ class Draft:
     readable: bool
     size: int
     pins: Mapping[str, str] = field(default_factory=dict)
+    manual: Manual | None = None
+    shelf: Sequence[Shelved] = ()
+    can_wait: bool = False
+    read_only: frozenset[str] = frozenset()
+    wanted: Wanted | None = None
     blocks: dict[tuple[int, int], Decision] = field(default_factory=dict)
     range: Hidden | None = None
     _range_gain: int = 0
@@ -133,7 +142,19 @@ class Draft:
         self.size -= gain
         return True
 
-    def hide(self, stage: str, start: int, end: int, messages: list[JsonObject], name: str) -> bool:
+    def is_read_only(self, tool: str) -> bool:
+        """Tell whether calls of a tool change nothing."""
+        return tool in self.policy.summary.read_only or tool in self.read_only
+
+    def hide(  # noqa: PLR0913, PLR0917 - a decision's parts
+        self,
+        stage: str,
+        start: int,
+        end: int,
+        messages: list[JsonObject],
+        name: str,
+        summary: JsonObject | None = None,
+    ) -> bool:
         """Propose `messages` in the place of a range; False where that does not shorten the view.
 
         Another range that was proposed gives way. What was proposed inside the range goes with it.
@@ -150,6 +171,7 @@ class Draft:
             sum(one.tokens for one in facts),
             sum(one.chars for one in facts),
             tuple(messages),
+            summary,
         )
         gain = shown - self._size(decision)
         if gain <= 0:

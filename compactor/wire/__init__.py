@@ -5,6 +5,7 @@ from typing import Protocol
 
 from compactor.errors import BadPolicy
 from compactor.messages import JsonObject, Message, Note
+from compactor.summarize import Event
 
 from . import anthropic
 
@@ -53,6 +54,14 @@ class Wire(Protocol):
 
     def human_text(self, block: JsonObject) -> str:
         """Return what the human says in a block; for images and documents, what it is."""
+
+    def events(
+        self, message: JsonObject, position: int, injected: Callable[[str], bool]
+    ) -> Iterator[Event]:
+        """Go through what a message says as plain text; results do not know their tool."""
+
+    def joined(self, messages: list[JsonObject]) -> list[JsonObject]:
+        """Make one message of these of one role, where none has fields of its own."""
 
     def marked(self, message: JsonObject, mark: object) -> JsonObject:
         """Return a copy whose last block carries a cache mark (None: no block carries one)."""

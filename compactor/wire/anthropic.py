@@ -17,6 +17,7 @@ from compactor.messages import (
     numbers_in,
     seen,
 )
+from compactor.summarize import Event, What
 from compactor.tokens import estimate_bytes, estimate_document, estimate_image, estimate_text
 
 _MEDIA = ("image", "document")
@@ -251,6 +252,47 @@ def human_blocks(message: JsonObject, injected: Callable[[str], bool]) -> list[J
 def human_text(block: JsonObject) -> str:
     """Return what the human says in a block; for images and documents, what it is."""
     return str(block["text"]) if block.get("type") == "text" else f"[{block.get('type')}]"
+
+
+def events(message: JsonObject, position: int, injected: Callable[[str], bool]) -> Iterator[Event]:
+    """Go through what a message says as plain text; thinking and unknown blocks are left out.
+
+    Results do not know their tool.
+    """
+    role = str(message.get("role"))
+    speakers = {"assistant": What.SAID, "system": What.SYSTEM}
+    for block in _blocks(message):
+        kind = block.get("type")
+        if kind == "text":
+            text = str(block.get("text", ""))
+            user = What.HOST if injected(text) else What.HUMAN
+            yield Event(position, speakers.get(role, user), text)
+        elif kind in _MEDIA:
+            yield Event(position, speakers.get(role, What.HUMAN), f"[{kind}]")
+        elif kind == "tool_use":
+            given = block.get("input")
+            text = canonical(given).decode("utf-8", "surrogatepass")
+            arguments = given if isinstance(given, dict) else {}
+            call, tool = str(block.get("id")), str(block.get("name"))
+            yield Event(position, What.CALLED, text, tool, call, arguments)
+        elif kind == "tool_result":
+            parts = [
+                str(part.get("text", "")) if part.get("type") == "text" else f"[{part.get('type')}]"
+                for part in _parts(block)
+            ]
+            call, failed = str(block.get("tool_use_id")), block.get("is_error") is True
+            yield Event(position, What.RETURNED, "\n".join(parts), call=call, failed=failed)
+
+
+def joined(messages: list[JsonObject]) -> list[JsonObject]:
+    """Make one message of these of one role, where none has fields of its own.
+
+    A `role: system` message has to stand right before an assistant message, or at the end.
+    """
+    if len(messages) < 2 or any(m.keys() - {"role", "content"} for m in messages):  # noqa: PLR2004
+        return messages
+    content = [block for message in messages for block in _blocks(message)]
+    return [{"role": messages[0]["role"], "content": content}]
 
 
 def marked(message: JsonObject, mark: object) -> JsonObject:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from compactor.policy_files import PRESETS
 from compactor.replay import Report, replay, scaled
-from compactor.sources import UnknownFormat, conversations
+from compactor.sources import Recording, UnknownFormat, conversations
 from compactor.storage import Keys
 
 DEMO = Path(__file__).resolve().parents[1] / "demo-session.jsonl"
@@ -35,6 +35,12 @@ class Job:
     path: Path
     part: int
     messages: int
+    requests: int
+
+    def recording(self, times: int) -> Recording:
+        """Read the conversation, played `times` over."""
+        found = next(each for each in conversations(self.path) if each.part == self.part)
+        return scaled(found, times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,7 @@ def main() -> int:
     parser.add_argument("--longest", type=int, help="only the N conversations of most messages")
     parser.add_argument("--scale", type=int, default=1, help="play each session K times over")
     chosen = parser.parse_args()
-    found = sorted(_jobs(chosen.paths), key=lambda job: -job.messages)
+    found = sorted(find_jobs(chosen.paths), key=lambda job: -job.messages)
     jobs = found[: chosen.longest]
     print(f"{len(jobs)} of {len(found)} conversations, each {chosen.scale} times over")
     print(
@@ -83,7 +89,7 @@ def main() -> int:
     with ProcessPoolExecutor(WORKERS) as pool:
         for window, policy in product(chosen.window, chosen.policy):
             setting = Setting(window, policy, chosen.scale)
-            results = list(pool.map(_run, jobs, repeat(setting)))
+            results = list(pool.map(run_job, jobs, repeat(setting)))
             print(_row(setting, results), flush=True)
             for job, (report, warned) in zip(jobs, results, strict=True):
                 proofs = [f"{name} {n}" for name in PROOFS if (n := getattr(report, name))]
@@ -93,7 +99,8 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _jobs(paths: Sequence[Path]) -> Iterator[Job]:
+def find_jobs(paths: Sequence[Path]) -> Iterator[Job]:
+    """Go through the conversations of files and folders that make requests."""
     for path in paths:
         passed_over = _not_importable(path)
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
@@ -102,7 +109,7 @@ def _jobs(paths: Sequence[Path]) -> Iterator[Job]:
             try:
                 for each in conversations(file):
                     if each.requests:
-                        yield Job(file, each.part, len(each.messages))
+                        yield Job(file, each.part, len(each.messages), len(each.requests))
             except UnknownFormat as error:
                 print(f"passed over: {error}", file=sys.stderr)
 
@@ -116,7 +123,8 @@ def _not_importable(folder: Path) -> set[Path]:
     return {folder / row["file"] for row in rows if row["import"] == "no"}
 
 
-def _run(job: Job, setting: Setting) -> tuple[Report, list[str]]:
+def run_job(job: Job, setting: Setting) -> tuple[Report, list[str]]:
+    """Replay a conversation; return the report and what the engine warned of."""
     log = _Log()
 
     def progress(done: int, _: int) -> None:
@@ -127,9 +135,8 @@ def _run(job: Job, setting: Setting) -> tuple[Report, list[str]]:
     try:
         with tempfile.TemporaryDirectory(prefix="compactor-") as folder:
             workspace = Path(folder)
-            recording = next(each for each in conversations(job.path) if each.part == job.part)
             report = replay(
-                scaled(recording, setting.scale),
+                job.recording(setting.scale),
                 window=setting.window,
                 workspace=workspace,
                 keys=Keys(os.urandom(32), workspace / "state"),

@@ -371,7 +371,9 @@ def test_what_masks_cannot_shrink_is_archived(world: World) -> None:
 
 def test_a_range_given_up_shows_the_masks_inside_it(world: World) -> None:
     """A range hides decisions without deleting them."""
-    policy = Policy(window=10_000, mask=MaskPolicy(keep_recent=0, keep_least=0))
+    policy = Policy(
+        window=10_000, stages=("mask", "archive"), mask=MaskPolicy(keep_recent=0, keep_least=0)
+    )
     history = conversation(12)
     with world.open(policy=policy) as session:
         masked = session.view(history)

@@ -80,6 +80,13 @@ def texts(view: View) -> str:
     return json.dumps(view.messages, ensure_ascii=False)
 
 
+def rules(messages: History) -> list[str]:
+    """Return the texts of system messages; a range's stand in one message."""
+    found = [message["content"] for message in messages if message["role"] == "system"]
+    texts = [[{"text": each}] if isinstance(each, str) else each for each in found]
+    return [block["text"] for blocks in texts for block in blocks]
+
+
 # Request and constraints
 
 
@@ -92,9 +99,7 @@ def test_c03_the_hosts_rules_stand_in_every_view(world: World) -> None:
             if number % 8 == 3:
                 history.append({"role": "system", "content": f"Rule {number}."})
             view = session.view(history)
-            assert [m for m in view.messages if m["role"] == "system"] == [
-                m for m in history if m["role"] == "system"
-            ]
+            assert rules(view.messages) == rules(history)
         assert view.stats.archived_messages
 
 

@@ -181,13 +181,31 @@ def test_018_old_results_go_before_dialogue(world: World) -> None:
     assert_faithful(history, view)
 
 
+@pytest.mark.parametrize("policy", [Policy(), Policy.frugal(), Policy.roomy(), Policy.course()])
+def test_019_deterministic_stages_come_first(policy: Policy) -> None:
+    """No stage that asks a model stands before one that does not: a summary is the last, if any."""
+    asks_nobody = [stage in {"persist", "mask", "archive"} for stage in policy.stages]
+    assert policy.stages[0] == "persist"
+    assert asks_nobody == sorted(asks_nobody, reverse=True)
+
+
+def test_019_the_first_stages_are_deterministic(world: World) -> None:
+    """Two sessions decide the same of the same history, with nobody to ask."""
+    history = [*talks(14), *exchange(50, 50_000)]
+    policy = Policy(window=10_000, stages=("persist", "mask", "archive"))
+    with world.open("one", policy=policy) as one, world.open("two", policy=policy) as two:
+        decided = one.view(history).decisions
+        assert decided == two.view(reloaded(history)).decisions
+    assert {decision.stage for decision in decided} >= {"persist", "archive"}
+
+
 def test_020_results_first_then_more(world: World) -> None:
-    """Clearing old results is one stage, archiving what remains too large another."""
+    """Clearing old results is one stage, a summary of what remains too large the next."""
     with world.open("results", policy=Policy(window=10_000)) as session:
         stages = {one.stage for one in session.view(conversation(14)).decisions}
         assert stages == {"mask"}
     with world.open("dialogue", policy=Policy(window=10_000)) as session:
-        assert "archive" in {one.stage for one in session.view(talks(14)).decisions}
+        assert "summarize" in {one.stage for one in session.view(talks(14)).decisions}
 
 
 @pytest.mark.parametrize("policy", [SMALL, SIZE], ids=["masks", "archive"])
@@ -208,6 +226,25 @@ def test_024_a_view_may_be_written_back(world: World, policy: Policy) -> None:
         for text in originals:
             assert text in read or json.dumps(text)[1:-1] in read + kept
     assert all(request.whole for request in world.requests())
+
+
+def test_025_what_can_be_fetched_again_is_known(world: World) -> None:
+    """All that a view leaves out has a handle, in its note and in the list, that reads it back."""
+    history = [*conversation(14), *talks(14)[1:], *exchange(50, 50_000)]
+    policy = Policy(window=16_000, stages=("persist", "mask", "archive"))
+    with world.open(policy=policy) as session:
+        view = session.view(history)
+        shown = json.dumps(view.messages)
+        for decision in view.decisions:
+            assert decision.handle in shown
+            assert decision.handle in session.handles()
+            if isinstance(decision, RangeDecision):
+                end = decision.span.start + decision.span.length
+                assert json.loads(session.read(decision.handle)) == history[decision.message : end]
+            else:
+                block = history[decision.message]["content"][decision.target.block]
+                assert session.read(decision.handle).decode() == text_of(block)
+    assert {decision.stage for decision in view.decisions} >= {"persist", "archive"}
 
 
 def test_026_below_the_threshold_only_giants_are_cut(world: World) -> None:
@@ -256,6 +293,21 @@ def test_029_each_stage_measures_anew(world: World) -> None:
         view = session.view(long)
     assert view.stats.persisted == 1
     assert view.stats.masked == 0
+
+
+def test_031_the_share_of_the_window_is_visible(world: World) -> None:
+    """An estimate until the provider has measured; from then on its measure and what came since."""
+    history = conversation(3)
+    with world.open(policy=Policy(window=20_000)) as session:
+        guessed = session.view(history).stats
+        assert 0 < guessed.view_tokens < guessed.window == 20_000
+        used = guessed.view_tokens + 1_234
+        usage = {"input_tokens": used - 300, "cache_read_input_tokens": 200}
+        session.observe({"usage": {**usage, "cache_creation_input_tokens": 100}})
+        assert session.view(history).stats.view_tokens == used
+        history += exchange(3)
+        grown = session.view(history).stats
+        assert used < grown.view_tokens < 2 * used
 
 
 ARCHIVE: dict[str, Any] = {

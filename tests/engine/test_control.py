@@ -36,7 +36,7 @@ from compactor.storage import files
 
 # Compacts early in a window that has room for everything.
 EARLY = Policy(window=40_000, trigger=0.2, target=0.03, min_gain=0.01, stages=RESULTS)
-TIGHT = Policy(window=10_000, min_gain=0.01)
+TIGHT = Policy(stages=("persist", "mask", "archive"), window=10_000, min_gain=0.01)
 
 
 def masks(view: View) -> int:

@@ -79,7 +79,7 @@ ELSEWHERE = {
     "whole": {
         *("context_chars", "max_bytes", "max_images", "cold_trigger", "cache_ttl_s"),
         *("breaker_turns", "not_human", "request_block_chars", "on_storage_error"),
-        *("check_history", "persist", "mask", "archive"),
+        *("check_history", "persist", "mask", "archive", "summary", "manual_tool", "gate"),
     },
     "persist": set[str](),
     "mask": {"media", "only", "never", "inputs"},

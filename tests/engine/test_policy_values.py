@@ -178,10 +178,11 @@ def test_presets_differ_where_it_was_measured() -> None:
 def test_the_other_defaults() -> None:
     """As measured, or as the teaching pipeline has them."""
     policy = Policy()
-    assert policy.stages == ("persist", "mask", "archive")
+    assert policy.stages == ("persist", "mask", "archive", "summarize")
     assert (policy.unanchored, policy.cold_trigger, policy.cache_ttl_s) == (0.05, 0.5, 300)
     assert (policy.request_block_chars, policy.breaker_turns) == (100_000, 3)
     assert (policy.on_storage_error, policy.check_history) == ("degrade", "edges")
+    assert (policy.manual_tool, policy.gate) == (False, "checkpoint")
     assert policy.persist.preview("Bash") == (2_000, 500)
     assert (policy.persist.batch_chars, policy.persist.item_chars) == (200_000, 30_000)
     assert policy.mask == MaskPolicy(
@@ -190,12 +191,17 @@ def test_the_other_defaults() -> None:
     assert policy.archive == ArchivePolicy(
         max_messages=None, keep_head=3, keep_tail=46, keep_user_chars=80_000, keep_user_share=0.2
     )
+    summary = policy.summary
+    assert (summary.keep_exchanges, summary.keep_share) == (3, 0.2)
+    assert (summary.state_chars, summary.state_share, summary.input_chars) == (8_000, 0.1, None)
+    assert (summary.rebuild_every, summary.failures) == (5, 3)
 
 
 def test_the_course_has_the_teaching_thresholds() -> None:
     """Its stages in its order, its sizes and counts, and nothing that it does not have."""
     course = Policy.course()
-    assert course.stages == ("persist", "archive", "mask")
+    assert course.stages == ("persist", "archive", "mask", "summarize")
+    assert course.summary.input_chars == 80_000
     persist, archive, mask = course.persist, course.archive, course.mask
     assert (persist.batch_chars, persist.item_chars) == (200_000, 30_000)
     assert persist.preview("Bash") == persist.preview("Read") == (2_000, 0)

@@ -19,7 +19,8 @@ from histories import (
 
 from compactor import Policy, StorageError
 
-ARCHIVES = Policy(window=10_000, min_gain=0.01)
+ARCHIVES = Policy(window=10_000, min_gain=0.01, stages=("mask", "archive"))
+SUMMARIES = Policy(window=10_000, min_gain=0.01)
 
 
 def play(world: World, policy: Policy, *, write_back: bool, restart: int = 0) -> list[Any]:
@@ -41,7 +42,9 @@ def play(world: World, policy: Policy, *, write_back: bool, restart: int = 0) ->
     return views
 
 
-@pytest.mark.parametrize("policy", [SMALL, ARCHIVES], ids=["masks", "archives"])
+@pytest.mark.parametrize(
+    "policy", [SMALL, ARCHIVES, SUMMARIES], ids=["masks", "archives", "summaries"]
+)
 @pytest.mark.parametrize("restart", [0, 7])
 def test_views_are_those_of_a_history_that_was_kept(
     world: World, policy: Policy, restart: int

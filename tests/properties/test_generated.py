@@ -1,23 +1,19 @@
 """Generated conversations, played request by request, with everything between that a host does."""
 
 import copy
-import json
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, event, given, note, settings
+from hypothesis import event, given, note, settings
 from hypothesis import strategies as st
 
 from compactor import MaskPolicy, PersistPolicy, Policy
+from tests.properties import hosts
+from tests.properties.hosts import GENERATED, MARK, History, Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-Message = dict[str, Any]
-History = list[Message]
 
 POLICIES = [
     Policy(
@@ -33,9 +29,6 @@ POLICIES = [
     Policy(window=5_000, stages=("mask",), mask=MaskPolicy(keep_recent=1, keep_least=1)),
     Policy(window=3_000, min_gain=0.0),
 ]
-MARK = {"type": "ephemeral"}
-PLAIN_TEXT = {"type", "text"}
-REMINDER = "<system-reminder>\nThe date is {}.\n</system-reminder>"
 TOOLS = ("Bash", "Read", "mcp__tickets__search")
 IDS = ("fresh", "fresh", "fresh", "call_0", "call_1")  # some programs count calls anew each turn
 WORDS = (
@@ -208,7 +201,7 @@ class Player:
     def _human(self, kind: str | None) -> list[Message]:
         text = {"type": "text", "text": f"And now {self.number()}: ünïcode"}
         image = {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}
-        reminder = {"type": "text", "text": REMINDER.format(self.number())}
+        reminder = {"type": "text", "text": hosts.REMINDER.format(self.number())}
         known: dict[str, list[Message]] = {
             "text": [text],
             "block": [reminder, text],
@@ -217,22 +210,12 @@ class Player:
         }
         return known.get(kind or "", [])
 
-    def ends(self) -> list[int]:
-        """Return the lengths at which a request may be made."""
-        return [
-            i + 1
-            for i, message in enumerate(self.history)
-            if message["role"] != "assistant"
-            and (i + 1 == len(self.history) or self.history[i + 1]["role"] == "assistant")
-        ]
-
     def rewind(self, back: int) -> None:
-        ends = self.ends()
-        del self.history[ends[max(len(ends) - 1 - back, 0)] :]
+        hosts.rewind(self.history, back)
 
     def drop_front(self) -> None:
         """Shorten the history in front, as hosts do that know no better."""
-        self.history = [self.history[0], *self.history[self.ends()[min(1, len(self.ends()) - 1)] :]]
+        self.history = hosts.shortened(self.history, 1)
 
     def extend(self, new: list[Exchange]) -> None:
         for one in new:
@@ -251,24 +234,7 @@ class Player:
         self.history[position] = message
 
     def flip(self, position: int) -> None:
-        """Write a lone text the other way, in a message or in a result."""
-        position %= len(self.history)
-        message = self.history[position]
-        if not isinstance(message["content"], str):
-            message = {**message, "content": [self._flipped(b) for b in message["content"]]}
-            self.history[position] = message
-        content = message["content"]
-        if content and (isinstance(content, str) or [b.keys() for b in content] == [PLAIN_TEXT]):
-            self.history[position] = self._flipped(message)
-
-    @staticmethod
-    def _flipped(holder: Message) -> Message:
-        content = holder.get("content")
-        if isinstance(content, str):
-            return {**holder, "content": [{"type": "text", "text": content}]}
-        if isinstance(content, list) and len(content) == 1:
-            return {**holder, "content": content[0].get("text", content)}
-        return holder
+        hosts.flip(self.history, position)
 
     def mark(self, how: str) -> None:
         """Move the cache marks to the newest two messages that hold blocks."""
@@ -282,20 +248,10 @@ class Player:
             content[-1]["cache_control"] = MARK
 
     def remind(self, where: str) -> None:
-        block = {"type": "text", "text": REMINDER.format(self.number())}
-        if where == "in front":
-            self.history.insert(0, {"role": "user", "content": [block]})
-            return
-        position = 0 if where == "in the first" else len(self.history) - 1
-        message = self.history[position]
-        if message["role"] == "user":
-            content = message["content"]
-            held = [{"type": "text", "text": content}] if isinstance(content, str) else content
-            kept = [b for b in held if "<system-reminder>" not in str(b.get("text"))]
-            self.history[position] = {**message, "content": [*kept, block]}
+        hosts.remind(self.history, where, self.number())
 
     def reload(self) -> None:
-        self.history = json.loads(json.dumps(self.history))
+        self.history = hosts.reloaded(self.history)
 
 
 def step(player: Player, name: str, value: Any) -> None:
@@ -339,23 +295,11 @@ def play(watched: Any, plan: list[tuple[str, Any]]) -> None:
         elif name in {"twice", "append"}:
             watched.again(player.history, view, policy)
     event(f"{min(watched.sets, 4)} sets or more, {min(watched.rewrites, 4)} rewrites")
-    watched.restarted(player.history, watched.view(player.history, policy), policy)
-    watched.reads()
-    watched.session.close()
-    watched.rebuilt()
-    with watched.transcript() as transcript:
-        watched.check_history(transcript.messages(), player.history)
+    watched.finish(player.history, policy)
 
 
 @pytest.mark.timeout(240)
-@settings(
-    max_examples=250,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    phases=[Phase.generate],  # shrinking takes minutes; add Phase.shrink to look into a failure
-    suppress_health_check=list(HealthCheck),
-)
+@settings(GENERATED, max_examples=250)
 @given(
     st.sampled_from(POLICIES),
     st.lists(exchanges, min_size=1, max_size=5),
@@ -365,9 +309,5 @@ def test_a_conversation_keeps_the_promises(
     watch: Any, policy: Policy, first: list[Exchange], plan: list[tuple[str, Any]]
 ) -> None:
     """Whatever the host does between requests, each view keeps what every view must keep."""
-    with tempfile.TemporaryDirectory() as name:
-        watched = watch(Path(name) / "w", policy)
-        try:
-            play(watched, [("append", first), *plan])
-        finally:
-            watched.session.close()
+    with watch.somewhere(policy) as watched:
+        play(watched, [("append", first), *plan])

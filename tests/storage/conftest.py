@@ -56,3 +56,20 @@ def read(vault: Vault) -> Callable[..., list[object]]:
 def folder(root: Path) -> Path:
     """The folder of the session that `write` writes by default."""
     return root / "s" / "one"
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the developer has set does not reach the tests; nobody waits for the disk."""
+    for name in ("", "_HOME", "_KEY", "_KEY_FILE", "_IDENTITY"):
+        monkeypatch.delenv(f"COMPACTOR{name}", raising=False)
+    monkeypatch.setenv("COMPACTOR_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    monkeypatch.setattr("os.fdatasync", lambda _: None, raising=False)
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder

@@ -18,6 +18,8 @@ from compactor import Compactor, Policy, Transcript, UnknownHandle
 from compactor.storage import Damaged, Keys, Kind, Place, Vault, WrongKey
 from compactor.verify import verify
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 Message = dict[str, Any]
 History = list[Message]
 
@@ -25,26 +27,9 @@ POLICY = Policy(window=10_000, stages=("persist", "mask"))
 HOST_KEY = bytes(range(32))
 
 
-@pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the developer has set does not reach the tests; nobody waits for the disk."""
-    for name in ("", "_HOME", "_KEY", "_KEY_FILE", "_IDENTITY"):
-        monkeypatch.delenv(f"COMPACTOR{name}", raising=False)
-    monkeypatch.setenv("COMPACTOR_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr("os.fsync", lambda _: None)
-    monkeypatch.setattr("os.fdatasync", lambda _: None, raising=False)
-
-
 @pytest.fixture
 def keys(tmp_path: Path) -> Keys:
     return Keys(HOST_KEY, tmp_path / "state")
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    return folder
 
 
 @pytest.fixture

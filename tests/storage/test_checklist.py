@@ -35,29 +35,14 @@ from compactor.storage import (
 )
 from compactor.verify import verify
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 Message = dict[str, Any]
 History = list[Message]
 
 CANARY = "canary-92f0"
 POLICY = Policy(window=10_000, stages=("persist", "mask"))
 PROGRAM = Path(sys.executable).with_name("compactor")
-
-
-@pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the developer has set does not reach the tests; nobody waits for the disk."""
-    for name in ("", "_HOME", "_KEY", "_KEY_FILE", "_IDENTITY"):
-        monkeypatch.delenv(f"COMPACTOR{name}", raising=False)
-    monkeypatch.setenv("COMPACTOR_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr("os.fsync", lambda _: None)
-    monkeypatch.setattr("os.fdatasync", lambda _: None, raising=False)
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    return folder
 
 
 @pytest.fixture
