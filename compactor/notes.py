@@ -150,10 +150,11 @@ def done(actions: Sequence[str], left_out: int) -> str:
     return "\n".join([title, *(f"- {action}" for action in actions)])
 
 
-def files(title: str, paths: Sequence[str], left_out: int) -> str:
-    """Return the paths of files, and how many older ones had no room."""
+def files(title: str, paths: Sequence[str], left_out: int, root: str | None) -> str:
+    """Return the paths of files, below `root`, and how many older ones had no room."""
     older = f", and {left_out} more" if left_out else ""
-    return f"{title} (recorded by the engine): {', '.join(paths)}{older}"
+    place = f", under {root}" if root else ""
+    return f"{title} (recorded by the engine{place}): {', '.join(paths)}{older}"
 
 
 def checkpoint(text: str) -> str:

@@ -54,7 +54,7 @@ WISHES: Final = _words(
     r"i want (?!you to|to)",
     r"should(?:n['\u2019]t)?",
     r"avoid",
-    r"required?",
+    r"(?:is|are|be) required",
     r"needs? (?:\w+ )?(?:approval|review|confirmation|consent|to (?:be|stay))",
     r"make sure|ensure|stick to|refrain",
     r"without (?:my|explicit|prior|asking|approval|permission|consent|breaking|changing|touching|"
@@ -117,6 +117,7 @@ INTENDS: Final = re.compile(
     r"(?:now|next|then|first|ok(?:ay)?|great|good|so)?[,:.!]? ?"
     r"(?:(?:now|next),? )?"
     r"(?:i['\u2019]ll|i will|i['\u2019]m going to|i am going to|let me|let['\u2019]s|"
+    r"now (?:add|update|create|run|fix|check|write|commit|push|look|test)|"
     r"next up|next step|i need to|i should|time to)\b",
     re.IGNORECASE,
 )

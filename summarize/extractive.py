@@ -141,6 +141,7 @@ class _Draft:
         self.read = 0
         self._first, self._latest = _requests(previous.goal)
         self._next_step = previous.next_step
+        self._acted = False  # since the next step was said
         self._ledger = _Ledger()
         self._errors: dict[str, dict[str, None]] = {}  # the lines of a command, newest last
         self._calls: dict[str, str] = {}
@@ -205,16 +206,19 @@ class _Draft:
 
     def _assistant(self, text: str) -> None:
         self._listed(findings.checklist(text))
+        if self._acted:
+            self._next_step = ""  # done, unless it is said again
         for one in statements(text):
             for sentence in sentences(one.text):
                 told = shortened(sentence, _TOLD)
                 if cues.INTENDS.match(sentence):
-                    self._next_step = told
-                elif kind := _kind_of_assistant(one.kind, sentence):
+                    self._next_step, self._acted = told, False
+                elif not one.leads and (kind := _kind_of_assistant(one.kind, sentence)):
                     self._ledger.add(kind, told, binds=False)
 
     def _called(self, call: Event) -> None:
         self._listed(findings.todos(call.arguments))
+        self._acted = True
         command = findings.command(call)
         if call.call:
             self._calls[call.call] = command
@@ -249,6 +253,8 @@ class _Draft:
 def _kind_of_human(said: Statement) -> str | None:
     """Return the field that a statement of the human belongs to."""
     text = said.text
+    if said.leads:
+        return None
     if said.kind and said.kind != "facts":
         return said.kind
     if text.endswith(("?", "？")):  # noqa: RUF001
@@ -281,7 +287,8 @@ def _asks(said: Statement, *, first: bool) -> bool:
     """Whether the human asks for something; the first real words do so in any case."""
     if said.kind:
         return False
-    return cues.ASKS.match(said.text) is not None or (first and len(said.text.split()) > _BRIEF)
+    asks = any(cues.ASKS.match(sentence) for sentence in sentences(said.text))
+    return asks or (first and len(said.text.split()) > _BRIEF)
 
 
 def _requests(goal: str) -> tuple[str, str]:

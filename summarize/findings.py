@@ -33,8 +33,8 @@ _PASSED: Final = re.compile(
     r"(?:PASSED (\S+)|(\S+) PASSED\b|--- PASS: (\S+)|ok \d+ -? ?(.{1,120})|[✓✔] (.{1,120}))"
 )
 _OUTCOME: Final = re.compile(
-    r"(?=.{0,200}\b\d+ (?:passed|failed|passing|failing|errors?|tests?\b))"
-    r"=*\s*(.{0,200}?\d+ (?:passed|failed|passing|failing|errors?|tests?).{0,120}?)\s*=*"
+    r"(?=.{0,200}\b\d+ (?:passed|failed|passing|failing|errors?|tests\b))"
+    r"=*\s*(.{0,200}?\d+ (?:passed|failed|passing|failing|errors?|tests\b).{0,120}?)\s*=*"
 )
 _GOOD: Final = re.compile(r"\b\d+ (?:passed|passing)\b|\bok\b", re.IGNORECASE)
 _BAD: Final = re.compile(r"\b[1-9]\d* (?:failed|failing|errors?|failures?)\b", re.IGNORECASE)

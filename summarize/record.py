@@ -1,5 +1,6 @@
 """What a session did to files and by its tools: told by its calls, not by a model."""
 
+import posixpath
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -17,14 +18,16 @@ _CUT = "…"
 class Record:
     """What was done, oldest first.
 
-    `read` and `written` are paths, each once; `actions` are calls of tools that may have changed
-    something, each with its outcome, in one line; `checkpoint` is what the assistant wrote down
-    last when it asked for a compaction.
+    `actions` are calls of tools that may have changed something, each with its outcome, in one
+    line; `written` and `read` are paths, each once, in the order of their last use. Paths below
+    `root` are relative to it (None: they have no folder in common). `checkpoint` is what the
+    assistant wrote down last when it asked for a compaction.
     """
 
-    read: tuple[str, ...] = ()
-    written: tuple[str, ...] = ()
     actions: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    root: str | None = None
     checkpoint: str | None = None
 
 
@@ -37,39 +40,57 @@ def record(events: Iterable[Event], is_read_only: Callable[[str], bool]) -> Reco
     checkpoint = None
     for event in events:
         if event.what is What.CALLED:
-            tool = event.tool or ""
-            paths = read if is_read_only(tool) else written
+            harmless = is_read_only(event.tool or "")
+            paths = read if harmless else written
             for path in _paths(event):
-                paths.pop(path, None)  # the newest use counts
+                paths.pop(path, None)  # the last use counts
                 paths[path] = None
             if isinstance(said := event.arguments.get(_CHECKPOINT), str) and said.strip():
                 checkpoint = said.strip()
-            if not is_read_only(tool):
+            if not harmless:
                 calls[event.call] = event
         elif event.what is What.RETURNED and event.call in calls:
-            actions.append(f"{_call(calls.pop(event.call))} → {_outcome(event)}")
-    actions += [f"{_call(call)} → no result on record" for call in calls.values()]
+            actions.append(_action(calls.pop(event.call), event))
+    actions += [_action(call, None) for call in calls.values()]
+    root = _root([*read, *written])
     only_read = [path for path in read if path not in written]
-    return Record(tuple(only_read), tuple(written), tuple(_counted(actions)), checkpoint)
+    return Record(
+        tuple(_counted(action.replace(root, "") if root else action for action in actions)),
+        tuple(path.removeprefix(root or "") for path in written),
+        tuple(path.removeprefix(root or "") for path in only_read),
+        root,
+        checkpoint,
+    )
 
 
 def _paths(event: Event) -> Iterator[str]:
     for key in _PATHS:
         value = event.arguments.get(key)
         if isinstance(value, str) and value.strip():
-            yield _line(value)
+            yield " ".join(value.split())
 
 
-def _call(event: Event) -> str:
-    told = (event.arguments.get(key) for key in _TELLING)
-    what = next((value for value in told if isinstance(value, str) and value.strip()), event.text)
-    return f"{event.tool}: {_line(what)}"
+def _root(paths: list[str]) -> str | None:
+    """Return the folder of all absolute paths, with its slash; None where that says nothing."""
+    folders = [posixpath.dirname(path) for path in paths if path.startswith("/")]
+    common = posixpath.commonpath(folders) if folders else "/"
+    return f"{common}/" if common.count("/") > 1 else None
 
 
-def _outcome(event: Event) -> str:
-    lines = [line for line in event.text[-4 * _LONGEST :].splitlines() if line.strip()]
+def _action(call: Event, answer: Event | None) -> str:
+    told = (call.arguments.get(key) for key in _TELLING)
+    what = next((value for value in told if isinstance(value, str) and value.strip()), call.text)
+    return f"{call.tool}: {_line(what)} → {_outcome(call, answer)}"
+
+
+def _outcome(call: Event, answer: Event | None) -> str:
+    if answer is None:
+        return "no result on record"
+    lines = [line for line in answer.text[-4 * _LONGEST :].splitlines() if line.strip()]
     last = _line(lines[-1]) if lines else "no output"
-    return f"failed: {last}" if event.failed else last
+    if answer.failed:
+        return f"failed: {last}"
+    return "ok" if any(_paths(call)) else last  # what was written needs no echo
 
 
 def _line(text: str) -> str:
@@ -77,7 +98,7 @@ def _line(text: str) -> str:
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + _CUT
 
 
-def _counted(actions: list[str]) -> Iterator[str]:
+def _counted(actions: Iterable[str]) -> Iterator[str]:
     """Tell a run of the same action once, with how often it was done."""
     for action, run in groupby(actions):
         times = sum(1 for _ in run)

@@ -40,7 +40,8 @@ _LABEL: Final = re.compile(
     r"[*_`]{0,3}([^\W\d_][\w '\u2019/-]{0,38})[*_`]{0,3}[:\uff1a][*_`]{0,3}\s*(?=\S)"
 )
 _BULLET: Final = re.compile(r"\s*(?:[-*+•]|\d{1,3}[.)])\s+(?:\[[ xX]\]\s+)?")
-_HEADING: Final = re.compile(r"#{1,6}\s+(.{1,80})|(.{1,80})[:\uff1a]")
+_HEADING: Final = re.compile(r"#{1,6}\s+(.{1,300})|(.{1,600})[:\uff1a][*_]{0,3}")
+_TITLE: Final = 80  # characters before its end in which a leading line says what the list holds
 _END: Final = re.compile(
     r"(?<=[.!?])[\"'\u2019\u201d)*_`]{0,3}\s+(?=[^a-z\s])|(?<=[。\uff01\uff1f])"
 )
@@ -53,10 +54,14 @@ _FENCE: Final = ("```", "~~~")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A sentence or two, in one line, and the field of a state that its label names."""
+    """A sentence or two, in one line, and the field of a state that its label names.
+
+    `leads` marks a line that only leads to the list below it.
+    """
 
     text: str
     kind: str | None = None
+    leads: bool = False
 
 
 def ends(text: str, part: int = PART) -> str:
@@ -69,11 +74,12 @@ def statements(text: str) -> list[Statement]:
     found: list[Statement] = []
     under: str | None = None  # what the last heading says of the bullets below
     for line, is_bullet in _prose(ends(text)):
-        heading = None if is_bullet else _HEADING.fullmatch(line)
-        if heading:
-            under = _kind(heading[1] or heading[2])
-        elif not is_bullet and not line:
+        if not line:
             continue
+        heading = _HEADING.fullmatch(line)
+        if heading:
+            under = _kind(heading[1] or heading[2][-_TITLE:])
+            found += [Statement(line, leads=True)] if heading[2] else []
         else:
             under = under if is_bullet else None
             found += _of_line(line, under)

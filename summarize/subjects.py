@@ -50,7 +50,7 @@ _ALWAYS_MASKED: Final = frozenset({"money", "date"})
 _NAMING: Final = frozenset({"quoted", "ref", "host", "url", "code", "name", "place", "hash"})
 _ANSWERS: Final = re.compile(
     r"\b(?:is|are|was|were|be|has|moved|changed|set|runs?|lives?|belongs|owns|ist|sind|est|es)\b"
-    r"|[:=]",
+    r"|:\s|\s=\s",
     re.IGNORECASE,
 )
 _TOKEN: Final = re.compile(r"[^\W\d_]+")

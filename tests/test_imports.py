@@ -20,6 +20,7 @@ PURE = [
     "models.py",
     "describe.py",
     "originals.py",
+    "manual.py",
     "decisions.py",
     "stages/*.py",
     "ledger.py",

@@ -188,7 +188,7 @@ def _parts(draft: Draft, ready: Shelved, start: int, end: int) -> Iterator[str]:
         yield notes.done(*_newest(did.actions, int(_ACTIONS_SHARE * room)))
     for what, paths in (("Files changed", did.written), ("Files read", did.read)):
         if paths:
-            yield notes.files(what, *_newest(paths, int(_FILES_SHARE * room)))
+            yield notes.files(what, *_newest(paths, int(_FILES_SHARE * room)), did.root)
     if did.checkpoint:
         yield notes.checkpoint(did.checkpoint[:room])
     if summary is not None and not summary.state.is_empty:

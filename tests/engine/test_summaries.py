@@ -240,8 +240,8 @@ def test_where_no_summary_can_be_had_the_middle_is_archived(
     def refuse(*_: object) -> None:
         raise Rejected("not shorter")  # noqa: EM101, TRY003 - its reason is all that it says
 
-    monkeypatch.setattr("compactor.summaries.check", refuse)
-    scripted = Scripted(STATE)
+    monkeypatch.setattr("compactor.summarize.extractive.ExtractiveSummarizer.summarize", refuse)
+    scripted = Scripted(Rejected("empty"))
     history = conversation(14)
     policy = Policy(window=10_000, stages=("archive", "summarize"))
     with opened(world, scripted, policy) as session:

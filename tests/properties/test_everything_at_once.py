@@ -269,8 +269,6 @@ class Walk:
         self._resumed = True
         if self.written is not None:
             self._recalled = True
-            if self.view is not None and self.written != self.view.messages:
-                self.written = None
         self.session = self._open()
 
     # What must hold.
@@ -409,9 +407,7 @@ class Walk:
             assert self._rewound, "the prefix broke without a set"
             assert self._handles([view.messages[rewrites]]), "the prefix broke without a set"
         stored = self.view is not None and self.view.degraded is None
-        unsaid = self._may_rewrite or (
-            self._resumed and (changed or rewrites is None or not stored)
-        )
+        unsaid = self._resumed and (changed or self._may_rewrite or rewrites is None or not stored)
         if not unsaid:
             claimed = view.rewrites_from, view.stable_prefix
             assert claimed == (rewrites, common), f"{claimed} said, {rewrites, common} found"
@@ -431,11 +427,9 @@ class Walk:
     def _check_handles(self, view: View) -> None:
         """What stands in a live view reads back, to the byte."""
         live = self._handles(view.messages)
-        assert live <= set(self.session.handles())
+        assert live | self.stored <= set(self.session.handles())
         if view.degraded is None:
-            # A range that was stored late is found only while it stands where it stood.
-            self.stored |= live - self.ranges.keys()
-            self.stored |= {decision.handle for decision in view.decisions}
+            self.stored |= live | {decision.handle for decision in view.decisions}
         self._read(live, self.session.read)
 
     def _read(self, handles: set[str], read: Callable[[str], bytes]) -> None:
