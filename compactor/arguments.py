@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -119,6 +119,10 @@ class Room:
     tokens: Budget
     plan: Budget
     limits: Limits
+
+    def with_tokens(self, tokens: Budget) -> "Room":
+        """Return the same with another budget of the window; plans go by it where they did."""
+        return replace(self, tokens=tokens, plan=tokens if self.plan is self.tokens else self.plan)
 
     def is_full(self, tokens: int, chars: int) -> bool:
         """Tell whether messages of this size are too many."""

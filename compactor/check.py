@@ -139,10 +139,17 @@ def _changes(renderer: Renderer, position: int) -> set[Defect]:
     index, ledger = renderer.index, renderer.ledger
     old, new = index.messages[position], renderer.facts(position)[0]
     found: set[Defect] = set()
-    if old.role != new.role or len(old.blocks) != len(new.blocks):
+    stays = [
+        number
+        for number, block in enumerate(old.blocks)
+        if not (block.kind is Kind.THINKING and ledger.decision(position, number))
+    ]
+    if not stays and new.role == old.role and len(new.blocks) == 1:
+        return found
+    if old.role != new.role or len(stays) != len(new.blocks):
         return {Defect(position, "a message that changed its shape")}
-    for number, (was, now) in enumerate(zip(old.blocks, new.blocks, strict=True)):
-        decision = ledger.decision(position, number)
+    for number, now in zip(stays, new.blocks, strict=True):
+        was, decision = old.blocks[number], ledger.decision(position, number)
         if decision is None:
             if was.digest != now.digest:
                 found.add(Defect(position, "a block that no decision names was changed"))

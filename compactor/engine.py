@@ -17,17 +17,20 @@ from .describe import Largest, describe, stats
 from .errors import CannotFit
 from .index import Edit
 from .messages import JsonObject
-from .plan import ARRIVAL, Situation, plan
+from .models import binds_thinking
+from .plan import ARRIVAL, NO_EXCESS, RESCUE, UNDO, Situation, plan, size, without_thinking
 from .policy import Policy, Stage
 from .recorder import Prepared, Recorder
+from .refusals import Refusal, RefusalKind
 from .render import Renderer
-from .stages import Manual, Shelved, Wanted
-from .tokens import Anchor
+from .stages import Draft, Manual, Shelved, Wanted
+from .tokens import Anchor, Excess
 from .view import View
 from .wire import Wire
 from .written_back import WrittenBack
 
 _LOG = logging.getLogger("compactor")
+_LIGHTER = 0.5  # of the bytes of a request that had too many
 _COUNT_FROM = 0.5  # of the budget: smaller views are not worth a question
 
 
@@ -49,6 +52,12 @@ class Turn:
     messages: list[Any] = field(init=False)
     space: Room = field(init=False)
     changed: int = sys.maxsize
+
+    @property
+    def bound(self) -> bool:
+        """Whether the model refuses thinking after an edited prefix."""
+        model, told = self.arguments.model, self.policy.bound_thinking
+        return binds_thinking(model) if told is None and model else bool(told)
 
 
 class Engine:
@@ -89,6 +98,8 @@ class Engine:
         self.manual: Manual | None = None  # somebody asked for a compaction
         self._read_only: frozenset[str] = frozenset()  # tools of the last request
         self._undone_from = sys.maxsize  # the first message that an undo has changed since
+        self._rescued = False  # and no request has succeeded since
+        self._windows: dict[str | None, int] = {}  # of models, as refusals have named them
 
     def start_over(self) -> None:
         """Forget what is known of the history; the next view takes it in anew.
@@ -110,13 +121,79 @@ class Engine:
         """
         edit = self._take_in(turn)
         now = self._situation(turn)
-        one = self._decide(turn, now)
+        one = self._plan(turn, now)
         if isinstance(one, Wanted):
             turn.changed = self.renderer.changed
             if self._store(edit, None, None, turn) is None:
                 return one
             turn.can_wait = False  # what cannot be stored is not worth a model's time
             return self.view(turn)
+        return self._finish(turn, edit, now, one)
+
+    def rescue(self, turn: Turn, refusal: Refusal) -> tuple[View, DecisionSet | None] | None:
+        """Return another view for a turn that the provider has refused.
+
+        None where a rescue was tried already, and nothing has succeeded since, or where there is
+        nothing to try.
+
+        Raises:
+            CannotFit: where even the smallest view is too large.
+
+        """
+        if self._rescued:
+            return None
+        edit = self._take_in(turn)
+        now = replace(self._situation(turn), rescue=True)
+        hints: dict[str, Any] = {}
+        one: DecisionSet | Wanted | None = None
+        if refusal.kind is RefusalKind.MAX_TOKENS:
+            left = refusal.max_tokens
+            if left is None or left < 1:
+                return None
+            hints = {"max_tokens": left}
+        elif refusal.kind is RefusalKind.BOUND_THINKING:
+            one = without_thinking(self._draft(turn), 0, RESCUE)
+            if one is None:
+                return None
+        else:
+            now = replace(now, excess=self._calibrate(turn, refusal))
+            one = self._plan(turn, now)
+        self._rescued = True
+        made = self._finish(turn, edit, now, None if isinstance(one, Wanted) else one)
+        view, taken = made
+        too_large = not hints and refusal.kind is not RefusalKind.BOUND_THINKING
+        if too_large and (view.over_budget or taken is None):
+            raise self._cannot_fit(view, turn)
+        return replace(view, request_hints=hints), taken
+
+    def _calibrate(self, turn: Turn, refusal: Refusal) -> Excess:
+        """Learn from a refusal how large the prompt was, and what the model takes."""
+        room = turn.space.tokens
+        if refusal.kind is RefusalKind.TOO_MANY_BYTES:
+            size, _ = self.renderer.weight()
+            return Excess(int(size * _LIGHTER), 0)
+        if refusal.limit is not None:
+            self._windows[turn.arguments.model] = refusal.limit
+            room = replace(room, window=min(refusal.limit, room.window))
+        overhead = room.scaled(room.overhead)
+        measured = (refusal.measured or room.window) - overhead
+        anchor = Anchor(measured, self.renderer.estimated)
+        turn.space = turn.space.with_tokens(replace(room, anchor=anchor))
+        return NO_EXCESS
+
+    def _cannot_fit(self, view: View, turn: Turn) -> CannotFit:
+        room = turn.space.tokens.messages
+        message = f"the smallest view has {view.stats.view_tokens} tokens (estimated)"
+        largest = self._largest.of(self.renderer)
+        parts = (f"message {one.message} ({one.kind}): {one.tokens}" for one in largest)
+        hint = f"The window leaves room for {room}. The largest: {', '.join(parts)}."
+        return CannotFit(message, hint=hint)
+
+    def _finish(
+        self, turn: Turn, edit: Edit, now: Situation, one: DecisionSet | None
+    ) -> tuple[View, DecisionSet | None]:
+        """Put a set in force, store the turn, and describe its view."""
+        one = self._enforce(one)
         shown = self.renderer.messages(turn.messages)
         chain = self.renderer.chain[len(turn.messages)]
         prepared = Prepared(turn.arguments, chain, self.renderer.marks)
@@ -125,6 +202,37 @@ class Engine:
             one, shown = None, self.renderer.messages(turn.messages)
         self._settle(turn, now, one)
         return self._describe(turn, shown, one, refused), one
+
+    def _plan(self, turn: Turn, now: Situation) -> DecisionSet | Wanted | None:
+        renderer = self.renderer
+        return plan(self.wire, renderer.index, renderer.ledger, turn.space.plan, turn.policy, now)
+
+    def _draft(self, turn: Turn) -> Draft:
+        renderer, room = self.renderer, turn.space.plan
+        before = size(renderer.index, renderer.ledger, room)
+        readable = self.wire.offers(turn.arguments.values.get("tools"), notes.READ_TOOL)
+        return Draft(
+            self.wire, renderer.index, renderer.ledger, room, turn.policy, readable, before
+        )
+
+    def _enforce(self, one: DecisionSet | None) -> DecisionSet | None:
+        """Put a set in force, unless what it makes of the view fails the check."""
+        if one is None:
+            return None
+        self.renderer.adopt(one)
+        found = violations(self.renderer, one)
+        if found:
+            self.renderer.withdraw()
+            _LOG.error("a compaction failed its check and was dropped: %s", found[0].what)
+            return None
+        return one
+
+    def render(self, messages: list[Any]) -> list[Any]:
+        """Return what the sets in force make of messages, and learn nothing of them."""
+        renderer = Renderer(self.wire, self._not_human)
+        renderer.update(messages)
+        renderer.put(self.renderer.ledger.sets)
+        return renderer.messages(messages)
 
     def shelve(self, made: Shelved) -> None:
         """Take in what came of a wanted summary."""
@@ -151,13 +259,19 @@ class Engine:
             renderer.changed = left[0]
         if renderer.changed < self.sent:
             self._anchor = None
-        space = turn.space = turn.room
+        if self._rescued and renderer.index.last_assistant >= self.sent:
+            self._rescued = False
+        space = turn.space = self._limited(turn)
         self._count(turn)
-        anchored = replace(space.tokens, anchor=self._anchor)
-        turn.space = Room(
-            anchored, anchored if space.plan is space.tokens else space.plan, space.limits
-        )
+        turn.space = space.with_tokens(replace(space.tokens, anchor=self._anchor))
         return edit
+
+    def _limited(self, turn: Turn) -> Room:
+        """Return what a request may take, by what refusals have said of its model."""
+        room, limit = turn.room, self._windows.get(turn.arguments.model)
+        if limit is None or limit >= room.tokens.window:
+            return room
+        return room.with_tokens(replace(room.tokens, window=limit))
 
     def _is_written_back(self, turn: Turn) -> bool:
         """Find out whether the history starts with a view that an earlier process sent.
@@ -193,20 +307,6 @@ class Engine:
         if counted is not None:
             self._anchor = Anchor(counted - budget.scaled(budget.overhead), estimated)
 
-    def _decide(self, turn: Turn, now: Situation) -> DecisionSet | Wanted | None:
-        """Plan a set and put it in force, unless what it makes of the view fails the check."""
-        renderer = self.renderer
-        one = plan(self.wire, renderer.index, renderer.ledger, turn.space.plan, turn.policy, now)
-        if one is None or isinstance(one, Wanted):
-            return one
-        renderer.adopt(one)
-        found = violations(renderer, one)
-        if found:
-            renderer.withdraw()
-            _LOG.error("a compaction failed its check and was dropped: %s", found[0].what)
-            return None
-        return one
-
     def _situation(self, turn: Turn) -> Situation:
         index, asked = self.renderer.index, turn.arguments.prompt
         cold = self._prompt is not None and (
@@ -230,12 +330,15 @@ class Engine:
             shelf=self._shelf,
             can_wait=turn.can_wait,
             read_only=turn.arguments.read_only,
+            bound=turn.bound,
+            void_from=self._recorder.void_from,
         )
 
     def _settle(self, turn: Turn, now: Situation, one: DecisionSet | None) -> None:
         """Note what the next turn's situation depends on."""
         self._prompt, self._time, self._policy = turn.arguments.prompt, turn.now, turn.policy
         self._read_only, self._undone_from = now.read_only, sys.maxsize
+        self._recorder.void_from = None
         if self.manual is now.manual and not self.renderer.index.open_ended():
             self.manual = None
         if one is not None and any(decision.stage == Stage.SUMMARIZE for decision in one.decisions):
@@ -305,6 +408,7 @@ class Engine:
 
     def observe(self, used: int) -> Anchor:
         """Learn what the provider measured for the last view, in tokens of the whole prompt."""
+        self._rescued = False
         overhead = self.space.tokens.scaled(self.space.tokens.overhead) if self.space else 0
         self._anchor = Anchor(used - overhead, self._estimated)
         if self._shown is not None:
@@ -321,7 +425,7 @@ class Engine:
         """
         renderer = self.renderer
         sets = renderer.ledger.sets
-        one = next((each for each in reversed(sets) if each.reason != ARRIVAL), None)
+        one = next((each for each in reversed(sets) if each.reason not in {ARRIVAL, UNDO}), None)
         if one is None:
             return None
         others = [each for each in sets if each is not one]

@@ -73,6 +73,7 @@ class Index:
         self.media: list[Item] = []  # images and documents outside of results
         self.calls: list[Item] = []
         self.texts: list[Item] = []  # long ones of the user
+        self.thoughts: list[Item] = []
         self.floor = 0  # planning starts here: behind the provider's own compaction
         self._starts: dict[bytes, list[int]] = {}  # digest of a message to its positions
         self._extents: list[int] = []
@@ -235,6 +236,8 @@ class Index:
                 self._keep(self.media, (position, number), block)
             elif block.kind is Kind.TEXT and facts.role == "user" and block.chars >= LONG_TEXT:
                 self._keep(self.texts, (position, number), block)
+            elif block.kind is Kind.THINKING:
+                self._keep(self.thoughts, (position, number), block)
             elif block.kind is Kind.BOUNDARY:
                 self.floor = position + 1
 

@@ -119,6 +119,8 @@ def _holds(decision: Decision, place: tuple[int, int], index: Index) -> bool:
     Of the current request only a giant text is shortened.
     """
     message, number = place
+    if decision.stage == Stage.THINKING:
+        return True
     block = index.messages[message].blocks[number]
     if block.kind is Kind.RESULT and decision.stage == Stage.PERSIST:
         return True

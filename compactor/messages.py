@@ -97,12 +97,14 @@ class Note(NamedTuple):
     """What a block gives way to.
 
     `keep_media`: a result's images and documents stay beside the text. `keys`: of a call, the
-    arguments whose values give way.
+    arguments whose values give way. `drop`: the block goes, and the text stands only where nothing
+    else is left of its message.
     """
 
     text: str
     keep_media: bool = False
     keys: tuple[str, ...] = ()
+    drop: bool = False
 
 
 def plain(value: object, where: str = "message") -> Any:

@@ -12,6 +12,8 @@ Sources, as stored copies had them in December 2026:
   members of a family are taken to have the window of the family.
 * The tokenizer of Claude 4.7 and later makes about 30 % more tokens of the same text:
   https://platform.claude.com/docs/en/models/haiku-5-5/overview (October 2026).
+* Models that bind thinking to what was sent before it: the list on
+  https://platform.claude.com/docs/en/build-with-claude/preserved-thinking (2026).
 * OpenAI: https://vercel.com/ai-gateway/models, which links to the provider's page of each model
   (GPT-5.4 and 5.4 mini of March 2026), https://docs.oxen.ai (GPT-5.5 of April 2026) and
   https://rageagainstthepixel.github.io/OpenAI-DotNet for older ones. Of a window of GPT-5 at most
@@ -36,16 +38,20 @@ class Family(NamedTuple):
     """Models whose names start alike.
 
     `window` and `output` in tokens; `density` is the tokens that it makes of a token by the
-    estimate; `beta` tells whether a beta header widens the window to a million.
+    estimate; `beta` tells whether a beta header widens the window to a million; `bound` whether a
+    thinking block is refused once anything that was sent before it has changed.
     """
 
     window: int
     output: int
     density: float = 1.0
     beta: bool = False
+    bound: bool = False
 
 
 _NEW = Family(_MILLION, 128_000, _NEW_TOKENIZER)
+
+_BOUND = _NEW._replace(bound=True)
 
 # A name ends where it ends, or at one of `_ENDS`; the longest that fits decides.
 FAMILIES: Mapping[str, Family] = {
@@ -53,7 +59,13 @@ FAMILIES: Mapping[str, Family] = {
     "claude-mythos-5": _NEW,
     "claude-opus-5": _NEW,
     "claude-sonnet-5": _NEW,
-    "claude-haiku-5-5": _NEW,
+    "claude-fable-5-1": _BOUND,
+    "claude-fable-5-2": _BOUND,
+    "claude-mythos-5-1": _BOUND,
+    "claude-mythos-5-2": _BOUND,
+    "claude-opus-5-5": _BOUND,
+    "claude-sonnet-5-5": _BOUND,
+    "claude-haiku-5-5": _BOUND,
     "claude-opus-4-8": _NEW,
     "claude-opus-4-7": _NEW,
     "claude-opus-4-6": Family(_MILLION, 128_000),
@@ -141,6 +153,12 @@ def density_of(model: str) -> float:
     """Return how many tokens a model makes of one by the estimate; 1 for an unknown one."""
     family = family_of(model)
     return family.density if family else 1.0
+
+
+def binds_thinking(model: str) -> bool:
+    """Tell whether a model refuses thinking of its own after an edited prefix."""
+    family = family_of(model)
+    return family is not None and family.bound
 
 
 def limits_of(model: str | None = None, betas: Iterable[str] = ()) -> Limits:

@@ -17,6 +17,7 @@ _TELLING = re.compile(
     r"|cannot|not found|passed|exit (?:code|status)|exited|timed? ?out|warning)\b",
     re.IGNORECASE,
 )
+THINKING = "[thinking left out]"  # where a message had nothing else
 LONGEST_TITLE = 128  # with eleven digits in both counts and a handle of twenty
 _SCANNED = 20_000
 _CLIPPED = "…"

@@ -13,6 +13,7 @@ from .tokens import Budget, Excess
 from .wire import Wire
 
 ARRIVAL, TRIGGER, COUNT, MANUAL = "arrival", "trigger", "count", "manual"
+RESCUE, UNDO = "rescue", "undo"
 NO_EXCESS = Excess(0, 0)
 _REFILLS = 3  # compactions in a row that were soon full again
 
@@ -26,7 +27,9 @@ class Situation:
     and images above the provider's limits. `same_policy`: the settings are those of the request
     before. `pins`: texts for the note of every range. `manual`: somebody asked for a compaction.
     `shelf`: summaries that were made; `can_wait`: one that is not there may be asked for.
-    `read_only`: tools of the request that say that they change nothing.
+    `read_only`: tools of the request that say that they change nothing. `bound`: thinking is void
+    once what was sent before it has changed; `void_from`: an undo has done that to what was said
+    since that message. `rescue`: the provider refused the request.
     """
 
     readable: bool = False
@@ -39,6 +42,9 @@ class Situation:
     shelf: tuple[Shelved, ...] = ()
     can_wait: bool = False
     read_only: frozenset[str] = frozenset()
+    bound: bool = False
+    void_from: int | None = None
+    rescue: bool = False
 
 
 def plan(  # noqa: PLR0913, PLR0917 - everything that a decision may depend on
@@ -73,19 +79,43 @@ def plan(  # noqa: PLR0913, PLR0917 - everything that a decision may depend on
     )
     settled = now.same_policy and _is_settled(index, ledger)
     due = draft.size > budget.messages * share or any(now.excess)
-    if now.manual or (due and not settled):
+    if now.rescue:
+        reason = _rescue(draft, now.excess)
+    elif now.manual or (due and not settled):
         reason = _compact(draft, now.excess)
         if draft.wanted is not None:
             return draft.wanted
     if reason == ARRIVAL and _crowded(draft) and not (settled or now.held_back):
         PLANNERS[Stage.ARCHIVE](draft)
         reason = ARRIVAL if draft.range is None else COUNT
+    if now.bound and reason != ARRIVAL:
+        draft.drop_thinking(_rewritten(draft, arrived))
+    if now.bound and now.void_from is not None:
+        known = len(draft.blocks)
+        draft.drop_thinking(now.void_from)
+        reason = UNDO if reason == ARRIVAL and len(draft.blocks) > known else reason
     made = draft.decisions
     if not made:
         return None
     new = tuple(n for n, one in enumerate(made) if getattr(one, "place", None) in arrived)
-    chain = b"" if reason == ARRIVAL else index.chain[-1]
+    chain = b"" if reason in {ARRIVAL, UNDO} else index.chain[-1]
     return DecisionSet(len(index), reason, before, draft.size, made, new, chain)
+
+
+def without_thinking(draft: Draft, start: int, reason: str) -> DecisionSet | None:
+    """Return the set by which the thinking leaves the view from a message on."""
+    before = draft.size
+    draft.drop_thinking(start)
+    made, chain = draft.decisions, draft.index.chain[-1]
+    if not made:
+        return None
+    return DecisionSet(len(draft.index), reason, before, draft.size, made, chain=chain)
+
+
+def _rewritten(draft: Draft, arrived: frozenset[tuple[int, int]]) -> int:
+    """Return the first message of which what was sent changes."""
+    places = [one.message for one in draft.decisions if getattr(one, "place", None) not in arrived]
+    return min(places, default=len(draft.index))
 
 
 def size(index: Index, ledger: Ledger, budget: Budget) -> int:
@@ -114,6 +144,20 @@ def _compact(draft: Draft, excess: Excess) -> str:
         return TRIGGER
     draft.keep_only(*arrived)
     return ARRIVAL
+
+
+def _rescue(draft: Draft, excess: Excess) -> str:
+    """Go down to the target at once, whatever the policy's stages are; nobody is asked anything."""
+    goal = draft.policy.target * draft.budget.messages
+    too_many_bytes = any(excess)
+    if not too_many_bytes or any(mask.lighten(draft, excess)):
+        if draft.size > goal:
+            mask.plan(draft)
+        if draft.size > goal:
+            archive.shrink(draft)
+    if draft.size > draft.budget.messages:
+        mask.fit(draft)
+    return RESCUE
 
 
 def _is_settled(index: Index, ledger: Ledger) -> bool:

@@ -43,6 +43,7 @@ class Stage:
     MASK = "mask"
     ARCHIVE = "archive"
     SUMMARIZE = "summarize"
+    THINKING = "thinking"  # no stage of its own: what another one makes void
 
 
 STAGES = (Stage.PERSIST, Stage.MASK, Stage.ARCHIVE, Stage.SUMMARIZE)
@@ -243,6 +244,8 @@ class Policy:
     `min_gain` (0.05): a compaction that would save less than this share of the budget is left for
     later, since it would break the cached prefix for little, unless it makes the prompt fit.
     `breaker_turns` (3 turns): compactions that refill sooner open the breaker. 0: never.
+    `bound_thinking` (None: by the model): thinking blocks are refused once what was sent before
+    them has changed, so that those which a compaction makes void leave the view with it.
     `stages` (persist, mask, archive, summarize): the stages in force, in the order of their work.
     With a summary among them, archiving goes by count, and by size only where none can be had.
     `manual_tool` (False): offer the model a tool by which it asks for a compaction, and `gate`
@@ -268,6 +271,7 @@ class Policy:
     cache_ttl_s: int = 300
     min_gain: float = 0.05
     breaker_turns: int = 3
+    bound_thinking: bool | None = None
     stages: tuple[str, ...] = STAGES
     not_human: str = INJECTED
     request_block_chars: int = 100_000

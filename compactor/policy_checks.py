@@ -109,6 +109,7 @@ _RULES: dict[Any, tuple[Callable[[Any], bool], str]] = {
     int: (lambda v: _whole(v) and v >= 0, "a whole number, 0 or more"),
     int | None: (lambda v: v is None or (_whole(v) and v >= 1), "a whole number, 1 or more"),
     float: (lambda v: (_whole(v) or isinstance(v, float)) and 0 <= v <= 1, "a share from 0 to 1"),
+    bool | None: (lambda v: v is None or isinstance(v, bool), "true or false"),
     bool: (lambda v: isinstance(v, bool), "true or false"),
     str: (lambda v: isinstance(v, str), "a text"),
     tuple[str, ...]: (lambda v: _texts(v, tuple), "a list of names"),

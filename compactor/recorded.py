@@ -8,7 +8,7 @@ from compactor.storage import Damaged, Kind, Reader
 
 from .decisions import DecisionSet, decode_digest
 from .messages import JsonObject
-from .plan import ARRIVAL
+from .plan import ARRIVAL, UNDO
 from .tokens import Anchor
 
 
@@ -21,7 +21,8 @@ class Recorded:
     messages it has now (None: a crashed writer may have left more than the last point says).
     `sent` is the length and the chain digest of the last view, `anchor` what its provider
     measured, where no set has rewritten it since, `time` when it was prepared, in milliseconds
-    since the epoch. `undone`: the last compaction was undone. `pins` are texts by their keys.
+    since the epoch. `undone`: the last compaction was undone, and no view has followed that lacks
+    the thinking since the message `void_from`. `pins` are texts by their keys.
     `views` are the chain digests of views that were not the history itself, with the lengths of
     the histories that they stood for; `contents` says what each handle names that a set ever had.
     """
@@ -37,6 +38,7 @@ class Recorded:
     views: dict[bytes, int] = field(default_factory=dict)
     contents: dict[str, bytes] = field(default_factory=dict)
     anchor: Anchor | None = None
+    void_from: int | None = None
     rewritten: bool = False
     arguments: dict[str, str | None] = field(default_factory=dict)
     values: set[str] = field(default_factory=set)
@@ -84,6 +86,7 @@ class Recorded:
         elif "chain" in body:
             self.point(body["at"], decode_digest(body["chain"]))
         if kind is Kind.REQUEST:
+            self.void_from = None
             self.time = body["time"]
             self.sent = body["at"], decode_digest(body.get("view", body["chain"]))
             if "view" in body:
@@ -112,13 +115,14 @@ class Recorded:
                 self.pins.pop(key, None)
                 self.pins |= {} if text is None else {key: text}
         elif "drop" in body:
-            self.sets.pop(body["drop"], None)
-            self.undone = self.undone or body.get("undo", False)
+            gone = self.sets.pop(body["drop"], None)
+            if body.get("undo", False):
+                self.undone, self.void_from = True, gone.at if gone else None
         else:
             self.taken += 1
             one = self.sets[self.taken] = DecisionSet.decode(body)
             self.contents |= {decision.handle: decision.content for decision in one.decisions}
-            self.undone = self.undone and one.reason == ARRIVAL
+            self.undone = self.undone and one.reason in {ARRIVAL, UNDO}
 
     def point(self, length: int, chain: bytes) -> None:
         """Note that the recorded history has this length and this chain digest."""

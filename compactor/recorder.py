@@ -21,7 +21,7 @@ from .arguments import Arguments
 from .decisions import DecisionSet, encode_digest
 from .index import Edit, Index
 from .messages import JsonObject
-from .plan import ARRIVAL
+from .plan import ARRIVAL, UNDO
 from .policy import INJECTED
 from .recorded import Recorded
 
@@ -98,7 +98,7 @@ class Recorder:
         self.sets = tuple(self._recorded.sets.values())
         self.sent, self.anchor = self._recorded.sent, self._recorded.anchor
         self.undone, self.pins = self._recorded.undone, dict(self._recorded.pins)
-        self.time = self._recorded.time
+        self.time, self.void_from = self._recorded.time, self._recorded.void_from
         self.views, self.contents = dict(self._recorded.views), dict(self._recorded.contents)
 
     def _start(self, wait: float = 0) -> Writer:
@@ -172,7 +172,7 @@ class Recorder:
             self._answered = self._reply = None
         if one is not None:
             self.sets += (one,)
-            self.undone = self.undone and one.reason == ARRIVAL
+            self.undone = self.undone and one.reason in {ARRIVAL, UNDO}
 
     def _write(
         self,
@@ -200,7 +200,7 @@ class Recorder:
         """
         rest = one.on_arrival()
         self.sets = (*(each for each in self.sets if each is not one), *filter(None, [rest]))
-        self.undone = True
+        self.undone, self.void_from = True, one.at
         numbers = [number for number, each in self._recorded.sets.items() if each == one]
         records = [(Kind.SET, {"drop": number, "undo": True}) for number in numbers]
         if rest is not None:

@@ -13,6 +13,7 @@ from .decisions import DecisionSet, RangeDecision
 from .index import Edit, Index
 from .ledger import Hidden, empty, extend, resolve
 from .messages import JsonObject, Message, Note, link
+from .notes import THINKING
 from .policy import INJECTED, Stage
 from .wire import Wire
 
@@ -170,7 +171,12 @@ class Renderer:
 
     def _render(self, position: int) -> tuple[JsonObject, Message]:
         notes = {
-            block: Note(decision.note, decision.stage == Stage.PERSIST, decision.keys)
+            block: Note(
+                THINKING if decision.stage == Stage.THINKING else decision.note,
+                keep_media=decision.stage == Stage.PERSIST,
+                keys=decision.keys,
+                drop=decision.stage == Stage.THINKING,
+            )
             for block, decision in self.ledger.active[position].items()
         }
         message = self.wire.replace(self.index.plain[position], notes)
@@ -222,7 +228,7 @@ class Renderer:
     def _marks(self, marks: Mapping[int, Mapping[int, object]]) -> list[list[int]]:
         """Return the places of cache marks in the view."""
         places = [
-            [self.offset(at), block]
+            [self.offset(at), block - self._dropped(at, block)]
             for at in self._marked
             if self.ledger.hidden(at) is None
             for block in marks[at]
@@ -231,6 +237,11 @@ class Renderer:
             if notes.mark is not None:
                 places.append([self.offset(start), len(notes.facts[0].blocks) - 1])
         return sorted(places)
+
+    def _dropped(self, message: int, block: int) -> int:
+        """Count the blocks before one that are gone from a message."""
+        held = self.ledger.active.get(message, {})
+        return sum(n < block and one.stage == Stage.THINKING for n, one in held.items())
 
     def offset(self, position: int) -> int:
         """Return how many messages of the view come from before a position of the history."""

@@ -410,9 +410,12 @@ def _alike(old: Message, new: Message) -> bool:
     """Tell whether a message of a view may be this one, blocks of it shortened at most."""
     if old.digest == new.digest:
         return True
-    if old.role != new.role or len(old.blocks) != len(new.blocks):
+    blocks = old.blocks
+    if len(blocks) != len(new.blocks):  # thinking that is void may be gone
+        blocks = tuple(block for block in blocks if block.kind is not Kind.THINKING)
+    if old.role != new.role or len(blocks) != len(new.blocks):
         return False
-    return all(map(_may_be, old.blocks, new.blocks))
+    return all(map(_may_be, blocks, new.blocks))
 
 
 def _may_be(old: Block, new: Block) -> bool:

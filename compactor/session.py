@@ -10,17 +10,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from compactor.storage import Keys, StorageError, Vault, new_name
 
 from . import manual, notes
-from .arguments import Reader, check_list, room, switched_off
+from .arguments import Arguments, Reader, check_list, room, switched_off
 from .counters import TokenCounter
 from .decisions import DecisionSet
 from .describe import untouched
 from .engine import Engine, Turn
-from .errors import BadMessage, Closed, UnknownHandle
+from .errors import BadMessage, CannotFit, Closed, UnknownHandle
 from .explain import Explanation, explain
 from .messages import JsonObject, plain
 from .opening import close_late, open_recorder
@@ -29,6 +29,7 @@ from .plan import Situation
 from .policy import Policy
 from .policy_files import load
 from .recorder import Recorder
+from .refusals import Refusal, RefusalKind, refusal_of
 from .stages import Manual, Wanted
 from .summaries import Summaries
 from .summarize import Summarizer
@@ -39,6 +40,7 @@ from .wire import Wire, wire_format
 _LOG = logging.getLogger("compactor")
 _SUMMARIES = 3  # passes of one view: after two summaries it goes on without another
 
+_T = TypeVar("_T")
 OnCompaction = Callable[[DecisionSet, View], object]
 
 
@@ -184,8 +186,7 @@ class Compactor:
                 return untouched(messages, settings)
             arguments = self._reader.read(request)
             check_list(messages, human)
-        at = time.time() if now is None else now
-        turn = Turn(messages, arguments, room(arguments, settings), settings, at, human)
+        turn = self._new_turn(messages, arguments, settings, human, now)
         for tries_left in reversed(range(_SUMMARIES)):
             turn.can_wait = tries_left > 0
             made = self._turn(engine, turn)
@@ -194,29 +195,124 @@ class Compactor:
             self._summarize(engine, made, settings)
         raise AssertionError  # the last one cannot wait
 
+    def _new_turn(
+        self,
+        messages: list[Any],
+        arguments: Arguments,
+        policy: Policy,
+        human: int | None,
+        now: float | None,
+    ) -> Turn:
+        at = time.time() if now is None else now
+        return Turn(messages, arguments, room(arguments, policy), policy, at, human)
+
     def _turn(self, engine: Engine, turn: Turn) -> View | Wanted:
         with self._lock:
+            made = self._safely(engine, lambda: engine.view(turn))
+            return made if isinstance(made, Wanted) else self._told(*made)
+
+    def _safely(self, engine: Engine, work: Callable[[], _T]) -> _T:
+        """Do the engine's work, once more with nothing known where something went wrong in it."""
+        try:
+            return work()
+        except (BadMessage, CannotFit, StorageError):
+            raise  # before anything was taken in, or because the policy says so
+        except Exception as error:  # noqa: BLE001 - a view is due whatever happened
+            # A dictionary that was written to while it was read, or a fault of ours: what is
+            # known of the history is worth less than the history.
+            _LOG.exception("taking the history in anew: %s", type(error).__name__)
+            engine.start_over()
+            return work()
+        except BaseException:
+            engine.start_over()
+            raise
+
+    def _told(self, view: View, one: DecisionSet | None) -> View:
+        if self._moved is not None:
+            view, self._moved = replace(view, degraded=view.degraded or self._moved), None
+        if one is not None and self.on_compaction is not None:
             try:
-                made = engine.view(turn)
-            except (BadMessage, StorageError):
-                raise  # before anything was taken in, or because the policy says so
-            except Exception as error:  # noqa: BLE001 - a view is due whatever happened
-                # A dictionary that was written to while it was read, or a fault of ours: what is
-                # known of the history is worth less than the history.
-                _LOG.exception("taking the history in anew: %s", type(error).__name__)
-                engine.start_over()
-                made = engine.view(turn)
-            except BaseException:
-                engine.start_over()
-                raise
-            if isinstance(made, Wanted):
-                return made
-            view, one = made
-            if self._moved is not None:
-                view, self._moved = replace(view, degraded=view.degraded or self._moved), None
-            if one is not None:
-                self._tell(one, view)
+                self.on_compaction(one, view)
+            except Exception as error:  # noqa: BLE001 - the host's own fault costs no request
+                _LOG.exception("on_compaction: %s", type(error).__name__)
+        return view
+
+    def rescue(
+        self,
+        refusal: Refusal,
+        messages: list[Any],
+        *,
+        policy: Policy | None = None,
+        human: int | None = None,
+        now: float | None = None,
+        **request: Any,
+    ) -> View | None:
+        """Return another view of messages of which the provider has refused the first.
+
+        At once, without asking anybody for a summary. None where there is nothing to try, or
+        where it was tried already and no request has succeeded since.
+
+        Args:
+            refusal: what `compactor.refusals.classify` made of the answer.
+            messages: as for `view`, like all others.
+            policy: as for `view`.
+            human: as for `view`.
+            now: as for `view`.
+            request: as for `view`.
+
+        Raises:
+            CannotFit: where even the smallest view is too large; it names what takes the room.
+            BadMessage, BadPolicy, StorageError, Closed: as `view`.
+
+        """
+        self._check_open()
+        settings, engine = policy or self._policy, self._engine
+        if engine is None or switched_off() or refusal.kind is RefusalKind.NONE:
+            return None
+        with self._lock:
+            arguments = self._reader.read(request)
+            check_list(messages, human)
+            turn = self._new_turn(messages, arguments, settings, human, now)
+            made = self._safely(engine, lambda: engine.rescue(turn, refusal))
+            return None if made is None else self._told(*made)
+
+    def recover(self, error_or_reply: object, messages: list[Any], **request: Any) -> View:
+        """Return the view to send once more, after the provider refused one for its length.
+
+        Args:
+            error_or_reply: the exception of the provider's SDK, or a reply that stopped because
+                the window was full.
+            messages: as for `view`.
+            request: as for `view`.
+
+        Raises:
+            CannotFit: where even the smallest view is too large, or the rescue is used up.
+            Exception: the very error, where it was no such refusal, or the rescue is used up.
+            BadMessage, BadPolicy, StorageError, Closed: as `view`.
+
+        """
+        view = self.rescue(refusal_of(error_or_reply), messages, **request)
+        if view is not None:
             return view
+        if isinstance(error_or_reply, BaseException):
+            raise error_or_reply
+        message = "the window was full, and a rescue has been tried"
+        raise CannotFit(message, hint="Raise the window, or start a new session.")
+
+    def render(self, messages: list[Any]) -> list[Any]:
+        """Return what the sets in force make of messages; decides and records nothing.
+
+        Costs work in proportion to the history.
+
+        Raises:
+            BadMessage: for messages that are not JSON.
+
+        """
+        check_list(messages, None)
+        if self._engine is None or switched_off():
+            return messages
+        with self._lock:
+            return self._engine.render(messages)
 
     def _summarize(self, engine: Engine, wanted: Wanted, policy: Policy) -> None:
         """Have a summary made while other threads go on; only one is made at a time."""
@@ -236,13 +332,6 @@ class Compactor:
         if self._closed:
             message = "this session is closed"
             raise Closed(message, hint="Open it again: Compactor.open(workspace, session).")
-
-    def _tell(self, one: DecisionSet, view: View) -> None:
-        if self.on_compaction is not None:
-            try:
-                self.on_compaction(one, view)
-            except Exception as error:  # noqa: BLE001 - the host's own fault costs no request
-                _LOG.exception("on_compaction: %s", type(error).__name__)
 
     def explain(
         self, messages: list[Any], *, policy: Policy | None = None, **request: Any

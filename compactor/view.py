@@ -1,6 +1,7 @@
 """What `Compactor.view` returns: the messages to send, and what was done to get there."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from .decisions import AnyDecision
@@ -53,7 +54,8 @@ class View:
     `stable_prefix` counts the leading messages that equal the previous view's, cache marks
     apart. `over_budget` says that the view is too large all the same, and `largest` names what
     takes the room. `unfinished` says that the history ends in a call without its result or in an
-    assistant message, so that nothing was planned. `degraded` says why something could not be
+    assistant message, so that nothing was planned. `request_hints` are arguments that the request
+    needs beside its own, such as a smaller `max_tokens`. `degraded` says why something could not be
     stored; nothing is hidden then that is not stored.
     """
 
@@ -67,3 +69,4 @@ class View:
     largest: tuple[Contributor, ...]
     unfinished: bool
     degraded: str | None
+    request_hints: Mapping[str, Any] = field(default_factory=dict)

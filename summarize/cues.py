@@ -41,9 +41,10 @@ ORDERS: Final = _words(
 _CHINESE: Final = re.compile(
     "必须|不要|不得|禁止|始终|总是|只能|务必|避免|请勿|最多|至少|不能|不可|必ず|しないで"
 )
-# At the start they order, further on they tell.
+# At the start of a sentence they order, further on they tell.
 _OPENING: Final = re.compile(
-    r"(?:please |bitte )?(?:only|no|keep|avoid|ensure|make sure|stick to|refrain|stop|report|"
+    r"(?:^|[.!;] )(?:please |bitte )?"
+    r"(?:only|no|keep|avoid|ensure|make sure|stick to|refrain|stop|report|"
     r"vermeide|évitez?|evita)\b",
     re.IGNORECASE,
 )
@@ -125,10 +126,12 @@ ASKS: Final = re.compile(
     r"(?:ok(?:ay)?[,.]? |so |now |then |and |also |next[,:]? |great[,.!]? |thanks[,.!]? )*"
     r"(?:please|can you|could you|would you|will you|"
     r"i (?:want|need|would like|['\u2019]d like)|we need|"
-    r"let['\u2019]s|help|fix|add|implement|write|create|build|make|change|update|refactor|rename|remove|"
-    r"delete|move|port|migrate|review|check|find|look|investigate|debug|explain|run|test|set up|"
-    r"install|upgrade|improve|optimi[sz]e|convert|replace|continue with|finish|clean|document|"
-    r"design|do|try|use|show|give|start|prepare|reduce|support|split|merge|analy[sz]e|"
+    r"let['\u2019]s|help me|fix|add|implement|write|create|build|make|change|update(?!:)|"
+    r"refactor|rename|remove|"
+    r"delete|move|port|migrate|review|check|find|look|investigate|debug|explain|run|set up|"
+    r"install|upgrade|improve|optimi[sz]e|convert|replace|continue with|finish|clean|"
+    r"do|try|use|show|give|prepare|split|merge|analy[sz]e|"
+    r"(?:test|document|design|support|reduce|start) (?:the|it|this|that|these|all|with|by|how|a)|"
     r"bitte|kannst du|peux-tu|puedes)\b",
     re.IGNORECASE,
 )
@@ -138,7 +141,7 @@ LIMITS: Final = _words(r"most|least|more|less|than|exceed|above|below|over|under
 
 def is_order(text: str) -> bool:
     """Whether it says what must or must not be."""
-    return bool(ORDERS.search(text) or _OPENING.match(text) or _CHINESE.search(text))
+    return bool(ORDERS.search(text) or _OPENING.search(text) or _CHINESE.search(text))
 
 
 def is_binding(text: str) -> bool:

@@ -65,23 +65,27 @@ class Statement:
 
 
 def ends(text: str, part: int = PART) -> str:
-    """Return a text without the middle that is too long to be read."""
-    return text if len(text) <= 2 * part else text[:part] + "\n" + text[-part:]
+    """Return a text without the middle that is too long to be read, nor the lines it cuts."""
+    if len(text) <= 2 * part:
+        return text
+    head, tail = text[:part], text[-part:]
+    head = head[: head.rfind("\n") + 1] or head + "\n"
+    return head + tail[tail.find("\n") + 1 :]
 
 
 def statements(text: str) -> list[Statement]:
     """Return the statements of a text, in order; fenced code and quotations make none."""
     found: list[Statement] = []
-    under: str | None = None  # what the last heading says of the bullets below
+    under: str | None = None  # what the last heading says of what stands below
+    is_title = False
     for line, is_bullet in _prose(ends(text)):
-        if not line:
-            continue
         heading = _HEADING.fullmatch(line)
         if heading:
+            is_title = heading[1] is not None
             under = _kind(heading[1] or heading[2][-_TITLE:])
-            found += [Statement(line, leads=True)] if heading[2] else []
-        else:
-            under = under if is_bullet else None
+            found += [] if is_title else [Statement(line, leads=True)]
+        elif line:
+            under = under if is_bullet or is_title else None
             found += _of_line(line, under)
         if len(found) >= _MOST:
             break

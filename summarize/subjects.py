@@ -49,7 +49,7 @@ _ALWAYS_MASKED: Final = frozenset({"money", "date"})
 # In an order these name what it is about.
 _NAMING: Final = frozenset({"quoted", "ref", "host", "url", "code", "name", "place", "hash"})
 _ANSWERS: Final = re.compile(
-    r"\b(?:is|are|was|were|be|has|moved|changed|set|runs?|lives?|belongs|owns|ist|sind|est|es)\b"
+    r"\b(?:is|are|was|were|be|has|moved|changed|runs|lives?|belongs|owns|ist|sind|est|es)\b"
     r"|:\s|\s=\s",
     re.IGNORECASE,
 )
@@ -122,6 +122,13 @@ _EMPTY: Final = _set(
 )
 
 
+# "The cause is …" has a new subject every time.
+_VAGUE: Final = _EMPTY | _set(
+    "cause culprit root problem issue bug error reason fix answer there here one thing first next "
+    "last result file test line value change what which where who found in so because turns out"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What a statement is about, and whether it tells of a change."""
@@ -130,6 +137,7 @@ class Subject:
     domains: frozenset[str] = frozenset()
     scope: frozenset[str] = frozenset()
     kinds: frozenset[str] = frozenset()
+    named: bool = False
     changes: bool = False
     alone: bool = False
 
@@ -145,7 +153,8 @@ class Subject:
         if mine == theirs:
             return True
         if self.alone:
-            return self.changes or not mine or not theirs or not mine.isdisjoint(theirs)
+            other_name = self.named and older.named and not (mine and theirs)
+            return self.changes or other_name or not mine.isdisjoint(theirs)
         nested = mine < theirs or theirs < mine
         return self.changes and nested and bool(mine and theirs)
 
@@ -168,6 +177,7 @@ def subject(text: str) -> Subject:
         domains=frozenset(one.name for one in domains),
         scope=frozenset(_STEM.sub("", w) for w in _words_of(bare) - known - _EMPTY if len(w) > 1),
         kinds=kinds & needed,
+        named="name" in kinds,
         changes=CHANGES.search(text) is not None,
         alone=bool(domains) and all(one.alone for one in domains),
     )
@@ -187,6 +197,8 @@ def _masked(text: str, found: list[re.Match[str]]) -> Iterator[str]:
     """Yield a text in small letters, its changing values as the name of their kind."""
     answers = _ANSWERS.search(text)
     since = answers.end() if answers else 0
+    if answers and _words_of(text[: answers.start()]) <= _VAGUE:
+        since = len(text)
     negative, limits = NEGATIVE.search(text), LIMITS.search(text)
     at = 0
     for one in found:

@@ -31,8 +31,14 @@ def plan(draft: Draft) -> None:
 
 def fall_back(draft: Draft) -> None:
     """Propose to archive by size: masking has not sufficed, and no summary takes its place."""
+    if draft.range is None and draft.size > middle(draft):
+        shrink(draft)
+
+
+def shrink(draft: Draft) -> None:
+    """Propose to archive what takes the view down to the target."""
     start = _start(draft)
-    if start is not None and draft.range is None and draft.size > middle(draft):
+    if start is not None:
         _by_size(draft, start)
 
 

@@ -121,6 +121,17 @@ class Draft:
         tokens = estimate_text(note) * len(keys) + rest // CHARS_A_TOKEN
         return self._propose(item, Stage.MASK, name, content, tokens, note, tuple(keys), rest)
 
+    def drop_thinking(self, start: int) -> None:
+        """Propose that the thinking leaves that stands in the view from a message on."""
+        for item in self.index.thoughts:
+            gone = item.message < start or self.is_hidden(item.message)
+            if not gone and self.current(item) is None and self.intact(item):
+                name, content = self._handle(item)
+                place = target(item.message, item.block, self.index)
+                self.blocks[item.place] = Decision(Stage.THINKING, place, name, content, 0, "")
+                self._contents[name] = content
+                self.size -= self._size(item.facts)
+
     def _propose(  # noqa: PLR0913, PLR0917 - a decision's parts
         self,
         item: Item,

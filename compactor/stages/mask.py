@@ -43,8 +43,11 @@ def plan(draft: Draft) -> None:
                 draft.mask(item)
 
 
-def lighten(draft: Draft, excess: Excess) -> None:
-    """Mask the oldest consumed images, then the largest blocks, down to the provider's limits."""
+def lighten(draft: Draft, excess: Excess) -> Excess:
+    """Mask the oldest consumed images, then the largest blocks, down to the provider's limits.
+
+    Returns what is still above them.
+    """
     index = draft.index
     size, images = excess
     old = [
@@ -70,6 +73,7 @@ def lighten(draft: Draft, excess: Excess) -> None:
             break
         if draft.current(item) is None and draft.mask(item):
             size -= item.facts.size - _NOTE_BYTES
+    return Excess(max(size, 0), max(images, 0))
 
 
 def _allowed(draft: Draft, item: Item) -> bool:

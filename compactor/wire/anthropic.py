@@ -217,9 +217,12 @@ def replace(message: JsonObject, notes: Mapping[int, Note]) -> JsonObject:
 
     Identifiers, error flags, cache marks and unknown fields of results and calls stay.
     """
-    content = list(_blocks(message))
-    for position, note in notes.items():
-        content[position] = _noted(content[position], note)
+    content = [
+        _noted(block, notes[position]) if position in notes else block
+        for position, block in enumerate(_blocks(message))
+        if position not in notes or not notes[position].drop
+    ]
+    content = content or [text_block(next(iter(notes.values())).text)]
     return {**message, "content": content}
 
 

@@ -1,21 +1,30 @@
-"""The extractive summarizer behind the interface of compaction-conformance-kit (see scripts/bench/kit).
+"""The extractive summarizer, and the engine with it, behind compaction-conformance-kit's interface.
 
-Nothing is remembered between rounds: a round that is given the text of an earlier one reads the
-state and the messages out of that text. Run as a program it prints what survives of each type.
+`Extractive` remembers nothing between rounds: a round that is given the text of an earlier one
+reads the state and the messages out of that text. `Engine` has a host's history, which grows by an
+exchange a round, and is asked for a compaction each time. Run as a program it prints what survives
+of each type. No model is asked.
 """
 
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from importlib import import_module
+from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 
+from compactor import Compactor, Policy
+from compactor.policy import ArchivePolicy, Stage, SummaryPolicy
 from compactor.summarize import Event, SessionState, SummaryInput, What
 from compactor.summarize.extractive import ExtractiveSummarizer
 
 SEEDS: Final = range(1, 13)
+BUDGETS: Final = (None, 0.3, 0.2, 0.1)  # of the characters of the session
 STATE_CHARS: Final = 8_000
 USER_CHARS: Final = 80_000
+FRAME: Final = 420  # characters of the engine's own lines, and of what the adapter adds
 _WHAT: Final = {
     "user": What.HUMAN,
     "assistant": What.SAID,
@@ -55,12 +64,60 @@ class Extractive:
         """Return the state of all turns, and the human's newest messages that still fit."""
         previous, messages, events = _read(turns)
         room = STATE_CHARS + USER_CHARS if budget_chars is None else budget_chars
-        frame = len(_START) + 1 + sum(len(title) + 1 for title in _TITLES.values())
-        given = SummaryInput(
-            events=events, previous=previous, state_chars=min(STATE_CHARS, max(room - frame, 0))
-        )
-        text = render(ExtractiveSummarizer().summarize(given).state, messages, room)
+        chars = min(STATE_CHARS, room)
+        while True:
+            given = SummaryInput(events=events, previous=previous, state_chars=max(chars, 0))
+            text = render(ExtractiveSummarizer().summarize(given).state, messages, room)
+            if len(text) <= room or chars <= 0:
+                break
+            chars -= len(text) - room  # the titles need room too
         return Compacted(text, self.name, round_num)
+
+
+class Engine:
+    """A session of the engine whose stage 4 compacts everything but the newest exchange.
+
+    The kit's budget is so small that the engine's own lines count: they are taken off first.
+    """
+
+    name = "compactor"
+
+    def __init__(self) -> None:
+        """Begin without a session: its policy goes by the budget of the first round."""
+        self._history: list[dict[str, Any]] = []
+        self._session: Compactor | None = None
+        self._folder = TemporaryDirectory()
+
+    def compact(
+        self, turns: Sequence[Turn], round_num: int = 1, budget_chars: int | None = None
+    ) -> Compacted:
+        """Return the text of a view that was compacted by hand."""
+        if self._session is None:
+            policy = _policy(budget_chars)
+            self._session = Compactor.open(self._folder.name, session="kit", policy=policy)
+            said = [turn for turn in turns if turn.role != "system"]
+            self._history = [{"role": turn.role, "content": turn.text} for turn in said]
+        self._history.append({"role": "user", "content": "Go on."})
+        self._session.compact()
+        texts = [_text(message) for message in self._session.view(self._history).messages]
+        self._history.append({"role": "assistant", "content": "Continuing."})
+        return Compacted("\n".join(texts), self.name, round_num)
+
+
+def _policy(room: int | None) -> Policy:
+    state = STATE_CHARS if room is None else min(STATE_CHARS, max(room - FRAME, 1))
+    said = USER_CHARS if room is None else 1  # where room is short, all of it is the state's
+    return Policy(
+        stages=(Stage.SUMMARIZE,),
+        min_gain=0.0001,
+        summary=SummaryPolicy(state_chars=state, state_share=0.99, keep_exchanges=1),
+        archive=ArchivePolicy(keep_user_chars=said),
+    )
+
+
+def _text(message: Any) -> str:
+    content = message["content"]
+    return content if isinstance(content, str) else "\n".join(one["text"] for one in content)
 
 
 def render(state: SessionState, messages: Sequence[str], room: int) -> str:
@@ -83,7 +140,7 @@ def render(state: SessionState, messages: Sequence[str], room: int) -> str:
 
 def parse(text: str) -> tuple[SessionState, list[str]]:
     """Return the state and the messages that a text of `render` shows."""
-    names = {title: name for name, title in _TITLES.items()} | {_MESSAGES: ""}
+    names = {title: name for name, title in _TITLES.items()} | {_MESSAGES: _MESSAGES}
     found: dict[str, list[str]] = defaultdict(list)
     name = ""
     for line in text.removeprefix(_START).strip().splitlines():
@@ -91,10 +148,9 @@ def parse(text: str) -> tuple[SessionState, list[str]]:
             name = names[line]
         else:
             found[name].append(line)
-    messages = found.pop("", [])
-    values = {k: v if isinstance(getattr(SessionState, k, ()), tuple) else v for k, v in found.items()}
-    whole = {k: v[0] if k in ("goal", "next_step") else v for k, v in values.items()}
-    return SessionState.decode(whole), messages
+    messages = found.pop(_MESSAGES, [])
+    single = ("goal", "next_step")
+    return SessionState.decode({k: v[0] if k in single else v for k, v in found.items()}), messages
 
 
 def _read(turns: Sequence[Turn]) -> tuple[SessionState | None, list[str], list[Event]]:
@@ -111,46 +167,53 @@ def _read(turns: Sequence[Turn]) -> tuple[SessionState | None, list[str], list[E
     return previous, messages, events
 
 
-def main() -> None:
-    """Print survival by type and round over the kit's corpora."""
-    from compaction_kit.corpus import build_random_session
-    from compaction_kit.generated import build_generated_session
-    from compaction_kit.runner import run_conformance
-    from compaction_kit.semantic_corpus import (
-        build_semantic_heldout_session,
-        build_semantic_session,
-    )
+def survival(
+    adapter: type[Extractive | Engine], build: Callable[[int], Any], budget: float | None
+) -> tuple[dict[str, str], str]:
+    """Return what survives of each type, by round, and how many replaced values are still there."""
+    run_conformance = import_module("compaction_kit.runner").run_conformance
+    curves: dict[str, list[list[float]]] = defaultdict(list)
+    stale = updated = 0
+    for seed in SEEDS:
+        session, canaries, *_ = build(seed)
+        run = run_conformance(session, adapter(), canaries=canaries, budget_fraction=budget)
+        for kind in sorted(run.rounds[0].survival_by_type):
+            curves[kind].append(run.survival_curve(_type(canaries, kind)))
+        last = run.rounds[-1].context.text.lower()
+        old = [one.superseded_tokens for one in canaries if one.superseded_tokens]
+        updated += len(old)
+        stale += sum(any(token.lower() in last for token in tokens) for tokens in old)
+    shown = {kind: _shown([fmean(r) for r in zip(*c, strict=True)]) for kind, c in curves.items()}
+    return shown, f"{stale}/{updated}"
 
-    corpora: dict[str, Callable[[int], Any]] = {
-        "randomized": build_random_session,
-        "generated": build_generated_session,
-        "semantic": build_semantic_session,
-        "held out": build_semantic_heldout_session,
+
+def _type(canaries: Sequence[Any], kind: str) -> Any:
+    return next(one.type for one in canaries if one.type.value == kind)
+
+
+def _shown(rounds: Sequence[float]) -> str:
+    first, *later = [f"{share:.0%}" for share in rounds]
+    return first if set(later) <= {first} else " ".join([first, *later])
+
+
+def main() -> None:
+    """Print survival by type over the kit's corpora; one figure stands for five equal rounds."""
+    adapter = Engine if "Engine" in sys.argv else Extractive
+    semantic = import_module("compaction_kit.semantic_corpus")
+    corpora = {
+        "randomized": import_module("compaction_kit.corpus").build_random_session,
+        "generated": import_module("compaction_kit.generated").build_generated_session,
+        "semantic": semantic.build_semantic_session,
+        "held out": semantic.build_semantic_heldout_session,
     }
-    print("| corpus | budget | type | round 1 | 2 | 3 | 4 | 5 | stale at 5 |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    kinds = ("safety_rule", "hard_constraint", "fact", "goal_state", "user_preference")
+    print("| corpus | budget |", " | ".join(kinds), "| stale |")
+    print("|---" * (len(kinds) + 3) + "|")
     for corpus, build in corpora.items():
-        for budget in (None, 0.3, 0.2, 0.1):
-            curves: dict[str, list[list[float]]] = defaultdict(list)
-            stale = updated = 0
-            for seed in SEEDS:
-                session, canaries, *_ = build(seed)
-                run = run_conformance(
-                    session, Extractive(), canaries=canaries, budget_fraction=budget
-                )
-                for kind in sorted(run.rounds[0].survival_by_type):
-                    curves[kind].append([one.survival_by_type[kind] for one in run.rounds])
-                last = run.rounds[-1].context.text.lower()
-                old = [one for one in canaries if one.superseded_tokens]
-                updated += len(old)
-                stale += sum(any(t.lower() in last for t in one.superseded_tokens) for one in old)
-                if "-v" in sys.argv and budget == 0.3:
-                    lost = [c.content for c in canaries if not run.rounds[-1].survived[c.id]]
-                    print(seed, lost, [t for o in old for t in o.superseded_tokens if t.lower() in last])
-            for kind, runs in curves.items():
-                means = " | ".join(f"{sum(r) / len(r):.0%}" for r in zip(*runs, strict=True))
-                whole = "none" if budget is None else f"{budget:.0%}"
-                print(f"| {corpus} | {whole} | {kind} | {means} | {stale}/{updated} |")
+        for budget in BUDGETS:
+            shown, stale = survival(adapter, build, budget)
+            whole = "none" if budget is None else f"{budget:.0%}"
+            print(f"| {corpus} | {whole} |", " | ".join(shown[k] for k in kinds), f"| {stale} |")
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ from compactor import (
     Transcript,
     UnknownHandle,
 )
+from compactor.decisions import DecisionSet
 from compactor.plan import Situation, plan
 from compactor.policy import INJECTED
 from compactor.render import Renderer
@@ -67,6 +68,7 @@ def rendered(history: History, policy: Policy = SMALL) -> list[Any]:
     room = budget(policy.window, 0, 0)
     one = plan(wire, renderer.index, renderer.ledger, room, policy, Situation(readable=True))
     if one is not None:
+        assert isinstance(one, DecisionSet)
         renderer.adopt(one)
     return renderer.messages(history)
 

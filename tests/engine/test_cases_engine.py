@@ -42,6 +42,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compactor import ArchivePolicy, BadPolicy, Keys, MaskPolicy, Policy, RangeDecision, View
+from compactor.decisions import DecisionSet
 from compactor.plan import Situation, plan
 from compactor.policy import INJECTED
 from compactor.render import Renderer
@@ -68,6 +69,7 @@ def rendered(history: History, policy: Policy) -> History:
     room = budget(policy.window, 0, 0)
     one = plan(wire, renderer.index, renderer.ledger, room, policy, Situation())
     if one is not None:
+        assert isinstance(one, DecisionSet)
         renderer.adopt(one)
     return renderer.messages(history)
 

@@ -80,6 +80,7 @@ ELSEWHERE = {
         *("context_chars", "max_bytes", "max_images", "cold_trigger", "cache_ttl_s"),
         *("breaker_turns", "not_human", "request_block_chars", "on_storage_error"),
         *("check_history", "persist", "mask", "archive", "summary", "manual_tool", "gate"),
+        "bound_thinking",
     },
     "persist": set[str](),
     "mask": {"media", "only", "never", "inputs"},

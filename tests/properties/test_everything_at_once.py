@@ -408,7 +408,9 @@ class Walk:
             assert self._handles([view.messages[rewrites]]), "the prefix broke without a set"
         stored = self.view is not None and self.view.degraded is None
         unsaid = self._resumed and (changed or self._may_rewrite or rewrites is None or not stored)
-        if not unsaid:
+        # What was undone may be decided again at once, in the same words.
+        again = self._may_rewrite and bool(view.decisions) and rewrites is None
+        if not (unsaid or again):
             claimed = view.rewrites_from, view.stable_prefix
             assert claimed == (rewrites, common), f"{claimed} said, {rewrites, common} found"
         self._before, self._history = now, forms
