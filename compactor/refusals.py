@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -90,7 +91,7 @@ _MEASURED = _any_of(
     r"requested: #",
     r"given: #",
 )
-# "However, you requested 8977 tokens (54 in the messages, 8923 in the completion)."
+# Some count by parts: you requested 8977 tokens (54 in the messages, 8923 in the completion).
 _PARTS = _any_of(r"# (?:in|of|for) (?:the |your )?(\w+)(?: input)?[,;)]")
 _ANSWER = frozenset({"completion", "output"})
 
@@ -232,7 +233,7 @@ def _content(body: object) -> Any:
 
 def _json(text: str) -> Any:
     """Return the JSON in a text, or its start."""
-    if text.lstrip()[:1] in {"{", "["} and len(text) <= _SCANNED:
+    if len(text) <= _SCANNED and text.lstrip()[:1] in {"{", "["}:
         try:
             return orjson.loads(text)
         except orjson.JSONDecodeError:
@@ -259,12 +260,12 @@ def _values(content: Any) -> Iterator[tuple[str, Any]]:
         if not waiting:
             return
         key, value, depth = waiting.pop()
-        if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
-            value = _json(value)  # noqa: PLW2901
+        if isinstance(value, str):
+            value = _json(value)
         if isinstance(value, Mapping | list):
             if depth < _DEEPEST:
                 items = value.items() if isinstance(value, Mapping) else ((key, v) for v in value)
-                waiting += [(str(k), v, depth + 1) for k, v in list(items)[:_MOST]][::-1]
+                waiting += [(str(k), v, depth + 1) for k, v in islice(items, _MOST)][::-1]
         else:
             yield key, value
 

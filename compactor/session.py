@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,7 @@ from .describe import untouched
 from .engine import Engine, Turn
 from .errors import BadMessage, CannotFit, Closed, UnknownHandle
 from .explain import Explanation, explain
+from .foreign import Recognizer
 from .messages import JsonObject, plain
 from .opening import close_late, open_recorder
 from .originals import original
@@ -74,6 +75,7 @@ class Compactor:
         self._engine = (
             Engine(self._wire, policy, recorder, self._recall, counter) if recorder else None
         )
+        self._recognizer = Recognizer(resumed=recorder is not None and recorder.sent is not None)
         self._summaries = Summaries(summarizer)
         self._lock = threading.RLock()
         self._summarizing = threading.Lock()
@@ -406,6 +408,71 @@ class Compactor:
             if asked is not None:
                 engine.manual = asked
             return manual.result(call_id, text, failed=asked is None)
+
+    def client(self, client: _T) -> _T:
+        """Return a client like this one, of the Anthropic SDK, whose requests carry the views.
+
+        Requests of this conversation are sent as `view` makes them, observed, and once more where
+        the provider refuses one for its length. Everything else passes as it is: other endpoints,
+        requests of other conversations and about this one (`is_own`), and, with one warning, those
+        that have the provider compact (`context_management`, `thread`, `compaction`). A count of
+        tokens counts what would be sent. The client that was passed stays as it is.
+
+        Besides the SDK's own errors its calls raise `CannotFit`, and `StorageError` where the
+        policy says so.
+
+        Raises:
+            TypeError: for another client.
+
+        """
+        from .integrations.anthropic import derived
+
+        return derived(self, client)
+
+    def runner(self, client: object, **arguments: Any) -> Any:
+        """Return the SDK's tool runner over such a client, with the engine's tools beside others.
+
+        Args:
+            client: as for `client`; an asynchronous one gives an asynchronous runner.
+            arguments: those of `client.beta.messages.tool_runner`.
+
+        """
+        from .integrations.anthropic import runner
+
+        return runner(self, client, arguments)
+
+    @property
+    def runner_tools(self) -> list[Any]:
+        """The engine's tools in the form that the SDK's tool runner takes."""
+        from .integrations.anthropic import runnable
+
+        return runnable(self)
+
+    @property
+    def async_runner_tools(self) -> list[Any]:
+        """The same for the SDK's asynchronous tool runner."""
+        from .integrations.anthropic import runnable
+
+        return runnable(self, asynchronous=True)
+
+    def is_own(self, body: Mapping[str, Any]) -> bool:
+        """Tell whether a request is of this conversation, or sent beside it (a title, a probe).
+
+        Args:
+            body: what `messages.create` sends.
+
+        Raises:
+            BadMessage: for messages that are not JSON.
+
+        """
+        with self._lock:
+            if self._engine is None or switched_off():
+                return False
+            try:
+                return self._recognizer.is_own(body, self._engine.renderer, self._recall)
+            except (StorageError, OSError) as error:
+                _LOG.warning("it is not known what this session was about: %s", error)
+                return True
 
     def undo(self) -> DecisionSet | None:
         """Take back the newest compaction; what was shortened on arrival stays so.

@@ -1,66 +1,59 @@
 """A summarizer that asks Claude for the state, as JSON of a fixed schema.
 
-Source of the request's form: https://platform.claude.com/docs/en/build-with-claude/structured-outputs
-(2026): `output_config.format`, for Claude 4.5 and later. Bounds of lists and strings cannot be part
-of a schema there, so the prompt asks for them and `SessionState.decode` sees to them.
+Source of the form of a request, for Claude 4.5 and later (2026), `output_config.format` in
+https://platform.claude.com/docs/en/build-with-claude/structured-outputs. A schema cannot bound
+lists and strings there: the prompt asks for bounds and `SessionState.decode` sees to them.
 """
 
 import hashlib
 import json
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from .errors import Rejected
-from .pieces import Piece, cut, fenced, sampled, tag_for, text_of
+from .pieces import Part, cut, fenced, sampled, tag_for, text_of
 from .state import SessionState
 from .summarizer import Summary, SummaryInput
 
-_SPARE = 1_500  # tokens of a request beside prompt and data: the schema, the question, roles
-_PROMPT_BYTES_A_TOKEN = 3  # it is English prose
-_LEAST_DATA = 2_200  # tokens of data in a request; less is no window to summarise in
-_BYTES_A_TOKEN = (2.5, 2.0, 1.5, 1.0)  # what is assumed, and what after worse was measured
-_STATE_CHARS = 8_000  # of a state that is going to be merged
-_STATE_BYTES = 3 * _STATE_CHARS
+_BYTES_A_TOKEN = (2.5, 2.0, 1.5, 1.0)  # what is assumed, and what after a worse measurement
+_PROMPT_BYTES_A_TOKEN = 3  # the prompt is English prose
+_SPARE = 1_500  # tokens of a request beside prompt and data: schema, question, fences
+_LEAST_DATA = 2_800  # tokens that must be left for data
+_MERGED_CHARS = 8_000  # of a state that is going to be merged
 _FOCUS_CHARS = 400
-_REMEMBERED = 256  # states of pieces
+_REMEMBERED = 256  # answers
 
+_INPUT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+_USAGE = (*_INPUT, "output_tokens")
 _CUT_OFF = ("max_tokens", "model_context_window_exceeded")
 _TOO_LONG = re.compile("too long|too large|exceed", re.IGNORECASE)
-_USAGE = (
-    "input_tokens",
-    "cache_creation_input_tokens",
-    "cache_read_input_tokens",
-    "output_tokens",
-)
 
 
 class ClaudeSummarizer:
-    """Asks a Claude model to summarise; may be shared by threads and sessions.
+    """Asks a Claude model for a summary; threads and sessions may share it.
 
-    One call where the new events fit into a request. Otherwise one call a piece, each independent
-    of the others and remembered by its digest, then calls that merge the states, with the previous
-    state in the last one. Nothing of the events is left out unless `SummaryInput.input_chars` says
-    so.
+    One call where the new events fit into a request. Otherwise a call for each piece of them,
+    independent of the others and remembered, then calls that merge the states of the pieces, the
+    last one with the previous state. All events are read, unless `SummaryInput.input_chars` says
+    otherwise. No lock is held during a call.
 
     Args:
-        client: an `anthropic.Anthropic`, or another synchronous client with `messages.create`. It
-            should be a plain one, no client that compacts. Its own retries are the only ones.
-        model: the model's name.
-        window: tokens of the model's context window. 200,000 is what every Claude model has that
-            knows structured outputs; many have a million.
-        max_tokens: most tokens of an answer, thinking included (models that always think count it
-            as output); never more than a quarter of the window.
-        max_calls: most calls for one summary; a history that needs more is rejected before the
-            first.
-        timeout: seconds that one call may take.
+        client: an `anthropic.Anthropic`, or another synchronous client with `messages.create`; a
+            plain one, not one that compacts. The retries are its own.
+        model: the model to ask, whatever model the session talks to.
+        window: tokens of its context window. All Claude models that know structured outputs have
+            200,000; for those that have a million, saying so saves calls.
+        max_tokens: most tokens of an answer, with its thinking; at most a quarter of the window.
+        max_calls: most calls for one summary. What needs more is rejected before the first.
+        timeout: seconds that one try of a call may take.
 
     Raises:
-        ValueError: for a window that leaves no room for data (below about 7,000 tokens).
+        ValueError: where the window leaves no room for data (below about 7,500 tokens).
 
     """
 
@@ -78,70 +71,306 @@ class ClaudeSummarizer:
     ) -> None:
         """Keep what to ask with; nothing is sent."""
         self.model = model
-        self.max_calls = max_calls
         self._client = client
         self._output = min(max_tokens, window // 4)
-        self._tokens = window - self._output - _overhead()
+        self._data = window - self._output - _overhead()
+        self._max_calls = max_calls
         self._timeout = timeout
-        self._density = 0  # position in `_BYTES_A_TOKEN`
-        self._known = _Known(_REMEMBERED)
-        if self._tokens < _LEAST_DATA:
-            message = f"a window of {window} tokens is too small to summarise in"
+        self._known = _Answers()
+        self._worse = 0  # position in _BYTES_A_TOKEN; a race of two threads costs one more step
+        if self._data < _LEAST_DATA:
+            message = f"a window of {window} tokens leaves no room to summarise in"
             raise ValueError(message)
 
     def summarize(self, given: SummaryInput) -> Summary:
         """Return a summary of the new events, merged with the previous state.
 
         Raises:
-            Rejected: "error: NAME" for an exception of the client, "refused", "cut off", "empty",
-                "not the schema", or "too long" for more than `max_calls`. It carries the calls
-                that were made and their usage.
+            Rejected: with "error: NAME" for what the client raised, "refused", "cut off", "empty",
+                "not the schema", or "too long" where `max_calls` would not do; it carries the
+                calls that were made and their usage.
 
         """
-        asked = _Asked()
+        spent = _Spent()
+        room = _Room.of(self._data * _BYTES_A_TOKEN[self._worse])
         try:
-            if not given.fresh and given.previous is not None:
-                return self._summary(given.previous, asked)
+            if not given.fresh:
+                return self._summary(given.previous or SessionState(), spent)
             if given.input_chars is not None:
-                return self._of_sample(given, given.input_chars, asked)
-            return self._summary(self._of_all(given, asked), asked)
+                return self._of_sample(given, given.input_chars, room, spent)
+            return self._summary(self._of_all(given, room, spent), spent)
         except Rejected as rejected:
-            raise Rejected(rejected.reason, calls=asked.calls, usage=asked.usage) from None
+            usage = spent.usage
+            raise Rejected(rejected.reason, calls=spent.calls, usage=usage) from None
 
-    def _summary(self, state: SessionState, asked: "_Asked", *, read: int = 0, of: int = 0) -> Summary:
+    def _summary(self, state: SessionState, spent: "_Spent", read: int = 0, of: int = 0) -> Summary:
         if state.is_empty:
-            raise Rejected("empty")
+            reason = "empty"
+            raise Rejected(reason)
         return Summary(
             state=state,
             by=self.name,
             model=self.model,
             prompt=prompt_version(),
-            usage=dict(asked.usage),
-            calls=asked.calls,
+            usage=spent.usage,
+            calls=spent.calls,
             read=read,
             given=of,
         )
 
-    def _of_all(self, given: SummaryInput, asked: "_Asked") -> SessionState:
-        room = self._room()
-        pieces = cut(given.fresh, room.piece)
-        if len(pieces) <= 1:
-            parts = pieces[0] if pieces else ()
-            question = _question(_bounded([given.previous], room), parts, self._chars(given), given)
-            return self._ask(question, asked)
-        questions = [self._about(piece, room, given) for piece in pieces]
-        new = sum(self._known.get(self._key(question)) is None for question in questions)
-        merges = room.merges(len(pieces), 1 if given.previous else 0)
-        if new + merges > self.max_calls:
-            raise Rejected("too long")
-        states = [self._of_piece(question, asked) for question in questions]
-        return self._merged(states, room, given, asked)
-
-    def _of_sample(self, given: SummaryInput, chars: int, asked: "_Asked") -> Summary:
+    def _of_sample(
+        self, given: SummaryInput, chars: int, room: "_Room", spent: "_Spent"
+    ) -> Summary:
         """Ask once, about the head and the tail of the events."""
-        room = self._room()
-        whole = [part for piece in cut(given.fresh, room.piece) for part in piece]
-        tag = tag_for(text_of(whole, ""), *_texts(_bounded([given.previous], room)))
-        text = text_of(whole, tag)
-        seen = sampled(text, chars)
-        ...
+        parts = [part for piece in cut(given.fresh, room.piece) for part in piece]
+        chars = min(chars, room.piece // 4)  # that many fit in any script
+        before = room.held(given.previous)
+        question = _question(before, parts, self._asked(given), given.focus, chars)
+        state = self._ask(question, spent).fitted(given.state_chars)
+        size = len(text_of(parts, ""))
+        return self._summary(state, spent, *((chars, size) if size > chars else ()))
+
+    def _of_all(self, given: SummaryInput, room: "_Room", spent: "_Spent") -> SessionState:
+        before = room.held(given.previous)
+        pieces = cut(given.fresh, room.piece)
+        if len(pieces) == 1:
+            question = _question(before, pieces[0], self._asked(given), given.focus)
+            return self._ask(question, spent).fitted(given.state_chars)
+        chars = room.merged_chars(self._output)
+        questions = [_question((), piece, chars, given.focus) for piece in pieces]
+        unknown = sum(self._known.get(self._key(question)) is None for question in questions)
+        if unknown + room.merges(len(pieces), len(before)) > self._max_calls:
+            reason = "too long"
+            raise Rejected(reason)
+        states = [self._recall(question, room, spent) for question in questions]
+        while _sizes(before) + _sizes(states) > room.data:
+            states = [
+                self._recall(_question(group, (), chars, given.focus), room, spent)
+                if len(group) > 1
+                else group[0]
+                for group in room.groups(states)
+            ]
+        final = _question((*before, *states), (), self._asked(given), given.focus)
+        return self._ask(final, spent).fitted(given.state_chars)
+
+    def _asked(self, given: SummaryInput) -> int:
+        """Return the characters to ask for: one a token leaves room for any script and thoughts."""
+        return min(given.state_chars, self._output)
+
+    def _recall(self, question: str, room: "_Room", spent: "_Spent") -> SessionState:
+        """Ask what is asked again when the history has grown; the answer is remembered."""
+        key = self._key(question)
+        state = self._known.get(key)
+        if state is None:
+            state = self._ask(question, spent)
+            self._known.put(key, state)
+        return room.held(state)[0]
+
+    def _key(self, question: str) -> bytes:
+        return hashlib.sha256("\0".join([self.model, prompt_version(), question]).encode()).digest()
+
+    def _ask(self, question: str, spent: "_Spent") -> SessionState:
+        spent.calls += 1
+        try:
+            reply = self._client.messages.create(
+                model=self.model,
+                max_tokens=self._output,
+                system=prompt(),
+                messages=[{"role": "user", "content": question}],
+                output_config={"format": {"type": "json_schema", "schema": schema()}},
+                timeout=self._timeout,
+            )
+        except Exception as error:  # noqa: BLE001 - whatever it is, it may quote the conversation
+            if getattr(error, "status_code", 0) in (400, 413) and _TOO_LONG.search(str(error)):
+                self._assume(self._worse + 1)
+            reason = f"error: {type(error).__name__}"
+            raise Rejected(reason) from None
+        spent.add(getattr(reply, "usage", None))
+        self._measure(len(question.encode()), getattr(reply, "usage", None))
+        return _read(reply)
+
+    def _measure(self, size: int, usage: object) -> None:
+        """Learn from what a request of `size` bytes has measured.
+
+        Only for the worse: larger pieces would be other pieces, and all answers be forgotten.
+        """
+        tokens = sum(_counted(usage, name) for name in _INPUT) - _overhead()
+        while tokens * _BYTES_A_TOKEN[self._worse] > size and self._worse + 1 < len(_BYTES_A_TOKEN):
+            self._assume(self._worse + 1)
+
+    def _assume(self, worse: int) -> None:
+        self._worse = min(worse, len(_BYTES_A_TOKEN) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What a request has room for, in bytes: `data` in all, for a `state`, for a `piece`."""
+
+    data: int
+    state: int
+    piece: int
+
+    @classmethod
+    def of(cls, data: float) -> Self:
+        state = min(3 * _MERGED_CHARS, int(data) // 4)  # three bytes a character: any script
+        return cls(int(data), state, int(data) - state)
+
+    def merged_chars(self, output: int) -> int:
+        """Return the characters to ask for in a state that is going to be merged."""
+        return min(_MERGED_CHARS, output, self.state // 2)
+
+    def held(self, state: SessionState | None) -> tuple[SessionState, ...]:
+        """Return the state, made to fit; none for None."""
+        if state is None:
+            return ()
+        while (size := _sizes([state])) > self.state and not state.is_empty:
+            state = state.fitted(state.chars * self.state // size)
+        return (state,)
+
+    def groups(self, states: Sequence[SessionState]) -> Iterator[list[SessionState]]:
+        """Give neighbours that fit into one request."""
+        group: list[SessionState] = []
+        for state in states:
+            if _sizes([*group, state]) > self.data:
+                yield group
+                group = []
+            group.append(state)
+        yield group
+
+    def merges(self, states: int, before: int) -> int:
+        """Return how many calls at most it takes to make one of so many states."""
+        group = self.data // self.state
+        calls = 0
+        while states + before > group:
+            states = -(-states // group)
+            calls += states
+        return calls + 1
+
+
+@dataclass(slots=True)
+class _Spent:
+    """Calls made for one summary, and what the provider reported for them."""
+
+    calls: int = 0
+    usage: dict[str, int] = field(default_factory=dict)
+
+    def add(self, usage: object) -> None:
+        for name in _USAGE:
+            if count := _counted(usage, name):
+                self.usage[name] = self.usage.get(name, 0) + count
+
+
+class _Answers:
+    """The states that were used last, by the digest of the question. The lock is for this only."""
+
+    def __init__(self) -> None:
+        self._states: dict[bytes, SessionState] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: bytes) -> SessionState | None:
+        with self._lock:
+            state = self._states.pop(key, None)
+            if state is not None:
+                self._states[key] = state  # the last place is that of the latest use
+            return state
+
+    def put(self, key: bytes, state: SessionState) -> None:
+        with self._lock:
+            self._states[key] = state
+            while len(self._states) > _REMEMBERED:
+                del self._states[next(iter(self._states))]
+
+
+@cache
+def prompt() -> str:
+    """Return the system prompt, `prompt.md`."""
+    return files("compactor.summarize").joinpath("prompt.md").read_text("utf-8")
+
+
+@cache
+def prompt_version() -> str:
+    """Return twelve digits that change with the prompt or the schema."""
+    return hashlib.sha256((prompt() + json.dumps(schema())).encode()).hexdigest()[:12]
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of a state: every field is there, and no other."""
+    text = {"type": "string"}
+    kinds = {
+        one.name: {"type": "array", "items": text} if isinstance(one.default, tuple) else text
+        for one in fields(SessionState)
+    }
+    return {
+        "type": "object",
+        "properties": kinds,
+        "required": list(kinds),
+        "additionalProperties": False,
+    }
+
+
+def _overhead() -> int:
+    """Return the tokens that a request takes beside its data."""
+    return _SPARE + len(prompt().encode()) // _PROMPT_BYTES_A_TOKEN
+
+
+def _question(
+    states: Sequence[SessionState],
+    parts: Sequence[Part],
+    chars: int,
+    focus: str | None = None,
+    sample: int | None = None,
+) -> str:
+    """Return the request: the data in its fences, and after it what to do, out of its reach.
+
+    A digest of it stands for the answer, so nothing else may decide what is asked.
+    """
+    written = [_json(state) for state in states]
+    tag = tag_for(*written, *(f"{part.header}\n{part.text}" for part in parts))
+    data = [fenced("state", text, tag) for text in written]
+    if parts:
+        text = text_of(parts, tag)
+        data.append(fenced("events", text if sample is None else sampled(text, sample), tag))
+    asked = f"Write the state after all of this, in at most {chars} characters."
+    if focus and focus.strip():
+        about = json.dumps(" ".join(focus.split())[:_FOCUS_CHARS], ensure_ascii=False)
+        asked += f" Look at this in particular: {about}"
+    return "".join([*data, asked])
+
+
+def _read(reply: object) -> SessionState:
+    """Return the state that an answer holds.
+
+    Raises:
+        Rejected: where it holds none.
+
+    """
+    stopped = getattr(reply, "stop_reason", None)
+    blocks = getattr(reply, "content", None) or ()
+    text = "".join(block.text for block in blocks if block.type == "text")
+    reason = "not the schema"
+    if stopped == "refusal":
+        reason = "refused"
+    elif stopped in _CUT_OFF:
+        reason = "cut off"
+    elif not text.strip():
+        reason = "empty"
+    else:
+        try:
+            return SessionState.decode(json.loads(text))
+        except (ValueError, RecursionError):
+            pass
+    raise Rejected(reason)
+
+
+def _json(state: SessionState) -> str:
+    return json.dumps(state.encode(), ensure_ascii=False)
+
+
+def _sizes(states: Sequence[SessionState]) -> int:
+    """Return the bytes of states in a request, fences included."""
+    return sum(len(fenced("state", _json(state), "x" * 8).encode()) for state in states)
+
+
+def _counted(usage: object, name: str) -> int:
+    count = getattr(usage, name, None)
+    return count if isinstance(count, int) else 0

@@ -101,6 +101,7 @@ class SessionState:
 
 def _tidied(items: list[str] | tuple[str, ...]) -> tuple[str, ...]:
     """Return items in one line each, bounded, without empty ones and repetitions."""
-    lines = (" ".join(item.split()) for item in items)
+    text = (item.encode("utf-8", "replace").decode() for item in items)  # a file takes no surrogate
+    lines = (" ".join(item.split()) for item in text)
     cut = (s if len(s) <= LONGEST_ITEM else s[: LONGEST_ITEM - 1] + _CUT for s in lines if s)
     return tuple(dict.fromkeys(cut))

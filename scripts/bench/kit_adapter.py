@@ -24,7 +24,7 @@ SEEDS: Final = range(1, 13)
 BUDGETS: Final = (None, 0.3, 0.2, 0.1)  # of the characters of the session
 STATE_CHARS: Final = 8_000
 USER_CHARS: Final = 80_000
-FRAME: Final = 420  # characters of the engine's own lines, and of what the adapter adds
+FRAME: Final = 480  # characters of the engine's own lines and marks, and what the adapter adds
 _WHAT: Final = {
     "user": What.HUMAN,
     "assistant": What.SAID,
@@ -85,14 +85,13 @@ class Engine:
     def __init__(self) -> None:
         """Begin without a session: its policy goes by the budget of the first round."""
         self._history: list[dict[str, Any]] = []
-        self._session: Compactor | None = None
-        self._folder = TemporaryDirectory()
 
     def compact(
         self, turns: Sequence[Turn], round_num: int = 1, budget_chars: int | None = None
     ) -> Compacted:
         """Return the text of a view that was compacted by hand."""
-        if self._session is None:
+        if round_num == 1:  # the kit takes one object for several runs
+            self._folder = TemporaryDirectory()
             policy = _policy(budget_chars)
             self._session = Compactor.open(self._folder.name, session="kit", policy=policy)
             said = [turn for turn in turns if turn.role != "system"]

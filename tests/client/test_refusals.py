@@ -2,7 +2,7 @@
 
 import json
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import anthropic
 import httpx2
@@ -272,8 +272,7 @@ CASES: list[tuple[str, int | None, object, Refusal]] = [
     (
         "vllm, total",
         400,
-        "ValueError: The prompt (total length 25938) is too long to fit into the model (context "
-        "length 4096).",
+        "The prompt (total length 25938) is too long to fit into the model (context length 4096).",
         Refusal(OVERFLOW, 25_938, 4_096),
     ),
     (
@@ -439,7 +438,9 @@ def test_exceptions() -> None:
         pass
 
     class ClientError(Exception):
-        response = {"Error": {"Code": "ValidationException", "Message": "Input is too long"}}
+        response: ClassVar = {
+            "Error": {"Code": "ValidationException", "Message": "Input is too long"}
+        }
 
     assert refusal_of(ContextWindowExceededError("?")).kind is OVERFLOW
     assert refusal_of(ClientError("?")).kind is OVERFLOW

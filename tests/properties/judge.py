@@ -9,7 +9,10 @@ import orjson
 REMINDER = re.compile(r"\s*(<system-reminder>.*</system-reminder>\s*)+", re.DOTALL)
 LOOKALIKE = re.compile(r"<(?=/?persisted-output\b)", re.IGNORECASE)
 LEAST_PREVIEW = 200
-ARCHIVED = re.compile(r"\[\d+ messages? archived: (msgs-[a-z2-7]+)")
+ARCHIVED = re.compile(
+    r"(?:\[\d+ messages? archived|\[Compacted\]\n\d+ messages? saved, the full transcript of them)"
+    r": (msgs-[a-z2-7]+)"
+)
 MEDIA = ("image", "document")
 
 
