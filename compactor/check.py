@@ -54,9 +54,6 @@ def _turn(messages: Sequence[Message], start: int, end: int) -> set[Defect]:
         message = messages[position]
         if message.role not in _ROLES:
             found.add(Defect(position, "a role that does not exist"))
-        following = messages[position + 1].role if position + 1 < end else None
-        if message.role == "system" and following == "user":
-            found.add(Defect(position, "a system message before one of the user"))
         if not message.blocks and position != len(messages) - 1 and message.role != "system":
             found.add(Defect(position, "an empty message"))
         for block in message.blocks:
