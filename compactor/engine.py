@@ -19,7 +19,7 @@ from .index import Edit
 from .messages import JsonObject
 from .models import binds_thinking
 from .plan import ARRIVAL, NO_EXCESS, RESCUE, UNDO, Situation, plan, size, without_thinking
-from .policy import Policy, Stage
+from .policy import Policy
 from .recorder import Prepared, Recorder
 from .refusals import Refusal, RefusalKind
 from .render import Renderer
@@ -200,7 +200,7 @@ class Engine:
         refused = self._store(edit, one, prepared, turn)
         if one is not None and one not in self.renderer.ledger.sets[-1:]:
             one, shown = None, self.renderer.messages(turn.messages)
-        self._settle(turn, now, one)
+        self._settle(turn, now)
         return self._describe(turn, shown, one, refused), one
 
     def _plan(self, turn: Turn, now: Situation) -> DecisionSet | Wanted | None:
@@ -238,10 +238,12 @@ class Engine:
         """Take in what came of a wanted summary."""
         self._shelf = (made, *self._shelf[:1])
 
-    def is_shelved(self, wanted: Wanted) -> bool:
+    def has_made(self, wanted: Wanted) -> bool:
         """Tell whether somebody has made this summary meanwhile."""
-        same = (wanted.span.digest, wanted.given.focus)
-        return any(same == (o.wanted.span.digest, o.wanted.given.focus) for o in self._shelf)
+        name, focus = wanted.span.digest, wanted.given.focus
+        shelf = (each.wanted for each in self._shelf)
+        shelved = any((o.span.digest, o.given.focus) == (name, focus) for o in shelf)
+        return shelved or any(o.decision.content == name for o in self.renderer.ledger.ranges)
 
     def _take_in(self, turn: Turn) -> Edit:
         renderer, left = self.renderer, self._left
@@ -334,15 +336,14 @@ class Engine:
             void_from=self._recorder.void_from,
         )
 
-    def _settle(self, turn: Turn, now: Situation, one: DecisionSet | None) -> None:
+    def _settle(self, turn: Turn, now: Situation) -> None:
         """Note what the next turn's situation depends on."""
         self._prompt, self._time, self._policy = turn.arguments.prompt, turn.now, turn.policy
         self._read_only, self._undone_from = now.read_only, sys.maxsize
         self._recorder.void_from = None
         if self.manual is now.manual and not self.renderer.index.open_ended():
             self.manual = None
-        if one is not None and any(decision.stage == Stage.SUMMARIZE for decision in one.decisions):
-            self._shelf = ()
+        self._shelf = tuple(each for each in self._shelf if each.summary is None)
 
     def _store(
         self, edit: Edit, one: DecisionSet | None, prepared: Prepared | None, turn: Turn

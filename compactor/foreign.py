@@ -19,8 +19,9 @@ _CARRIED = 4  # assistant messages of a request
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A conversation: digests of what it may begin with, and of its newest messages."""
+    """A conversation: its first message, digests of what may stand there, and of newest replies."""
 
+    first: JsonObject
     starts: frozenset[bytes]
     newest: frozenset[bytes]
     length: int
@@ -69,7 +70,7 @@ class Recognizer:
         lacks_tools = self._has_tools and not has_tools
         digest = _digest(renderer)
         if not (lacks_tools and len(messages) < known.length):
-            if digest(messages[0]) in known.starts:
+            if messages[0] == known.first or digest(messages[0]) in known.starts:
                 return True
             if known.length == 1 and has_tools and not self._has_tools:
                 return True
@@ -81,7 +82,7 @@ class Recognizer:
         if len(index):
             first = {index.messages[0].digest, *(facts.digest for facts in renderer.facts(0))}
             newest = [one.digest for one in index.messages[-_NEWEST:] if one.role == "assistant"]
-            return _Known(frozenset(first), frozenset(newest), len(index))
+            return _Known(index.plain[0], frozenset(first), frozenset(newest), len(index))
         if self._resumed and self._recalled is None:
             self._recalled = _recalled(renderer, recall())
         return self._recalled
@@ -100,7 +101,7 @@ def _recalled(renderer: Renderer, history: list[JsonObject]) -> _Known | None:
     ]
     newest = filter(_is_reply, history[-_NEWEST:])
     starts = frozenset(map(digest, [history[0], *notes]))
-    return _Known(starts, frozenset(map(digest, newest)), len(history))
+    return _Known(history[0], starts, frozenset(map(digest, newest)), len(history))
 
 
 def _digest(renderer: Renderer) -> Callable[[JsonObject], bytes]:

@@ -128,6 +128,7 @@ def size(index: Index, ledger: Ledger, budget: Budget) -> int:
 def _compact(draft: Draft, excess: Excess) -> str:
     """Let the stages that break the cached prefix propose, if it pays; return the reason."""
     arrived = dict(draft.blocks), draft.size
+    draft.began = draft.size  # new results cost no prefix
     if any(excess) and Stage.MASK in draft.policy.stages:
         mask.lighten(draft, excess)
     for stage in draft.policy.stages:

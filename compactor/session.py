@@ -320,7 +320,7 @@ class Compactor:
         """Have a summary made while other threads go on; only one is made at a time."""
         with self._summarizing:
             with self._lock:
-                if engine.is_shelved(wanted):
+                if engine.has_made(wanted):
                     return
             made = self._summaries.make(wanted, policy.summary)
             with self._lock:
@@ -416,7 +416,8 @@ class Compactor:
         the provider refuses one for its length. Everything else passes as it is: other endpoints,
         requests of other conversations and about this one (`is_own`), and, with one warning, those
         that have the provider compact (`context_management`, `thread`, `compaction`). A count of
-        tokens counts what would be sent. The client that was passed stays as it is.
+        tokens counts what would be sent. A new conversation, or a sub-agent's, needs a session of
+        its own. The client that was passed stays as it is.
 
         Besides the SDK's own errors its calls raise `CannotFit`, and `StorageError` where the
         policy says so.

@@ -62,9 +62,10 @@ class _Prepared:
 class Compacting(Middleware):
     """Puts the views of a session into the requests of a client."""
 
-    def __init__(self, session: "Compactor") -> None:
-        """Serve this session."""
+    def __init__(self, session: "Compactor", betas: str | None = None) -> None:
+        """Serve this session; `betas` are those that the client sends where a request has none."""
         self.session = session
+        self._betas = betas
         self._newest: _Prepared | None = None
 
     def handle(self, request: APIRequest, call_next: CallNext) -> APIResponse[Any]:
@@ -110,7 +111,7 @@ class Compacting(Middleware):
             return newest  # an attempt more: it sends the same bytes and decides nothing
         if not isinstance(asked, dict):
             return None
-        arguments = _arguments(request, asked)
+        arguments = _arguments(asked, _betas(request.headers) or self._betas)
         try:
             if not self.session.is_own(asked) or self._has_rival(asked):
                 return None
@@ -181,7 +182,8 @@ def derived(session: "Compactor", client: _T) -> _T:
     held = cast("Iterable[object]", getattr(client, "middleware", ()))
     if any(isinstance(one, Compacting) and one.session is session for one in held):
         return client
-    return cast("_T", extend(Compacting(session)))
+    betas = _betas(getattr(client, "default_headers", {}))
+    return cast("_T", extend(Compacting(session, betas)))
 
 
 def runner(session: "Compactor", client: object, arguments: Mapping[str, Any]) -> Any:
@@ -236,11 +238,15 @@ def _is_post(request: APIRequest, path: str) -> bool:
     return request.method.lower() == "post" and urlsplit(request.url).path == path
 
 
-def _arguments(request: APIRequest, body: JsonObject) -> JsonObject:
+def _arguments(body: JsonObject, betas: str | None) -> JsonObject:
     """Return a body's other arguments as `messages.create` takes them; betas go as a header."""
     arguments = {name: value for name, value in body.items() if name not in _NO_ARGUMENTS}
-    betas = request.headers.get("anthropic-beta")
-    return {**arguments, "betas": betas.split(",")} if isinstance(betas, str) else arguments
+    return {**arguments, "betas": betas.split(",")} if betas else arguments
+
+
+def _betas(headers: Mapping[str, object]) -> str | None:
+    found = (value for name, value in headers.items() if name.lower() == "anthropic-beta")
+    return next((value for value in found if isinstance(value, str)), None)
 
 
 def _filled(body: JsonObject, view: View) -> JsonObject:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import aclosing, closing
 from functools import cache
-from typing import Any, Self, cast, get_origin
+from typing import Any, cast, get_origin
 
 from anthropic import AsyncStream
 
@@ -47,9 +47,6 @@ class _Ear:
     def __init__(self, heard: Heard) -> None:
         self._heard: Heard | None = heard
         self._reply = Reply()
-
-    def __copy__(self) -> Self:
-        return self
 
     def hear(self, event: Any) -> None:
         if self._heard is None:

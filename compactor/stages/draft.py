@@ -45,8 +45,13 @@ class Draft:
     wanted: Wanted | None = None
     blocks: dict[tuple[int, int], Decision] = field(default_factory=dict)
     range: Hidden | None = None
+    began: int = 0  # the size before anything was proposed
     _range_gain: int = 0
     _contents: dict[str, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Keep the size that it begins with."""
+        self.began = self.size
 
     @property
     def decisions(self) -> tuple[AnyDecision, ...]:

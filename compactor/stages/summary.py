@@ -21,6 +21,7 @@ from compactor.summarize import (
     What,
     record,
 )
+from compactor.tokens import estimate_bytes
 
 from . import archive, ranges
 from .draft import Draft
@@ -35,6 +36,7 @@ _TITLES = {
     "remaining": "Work remaining",
     "next_step": "Next step",
 }
+_FRAME = 250  # characters of the lines around a state
 _FILES_SHARE = 0.25  # of the state's characters, for the files read and for those written
 _ACTIONS_SHARE = 0.5
 
@@ -132,12 +134,15 @@ def _ready(draft: Draft, each: Shelved, wanted: Wanted) -> Shelved | None:
 
 
 def _pays(draft: Draft, wanted: Wanted) -> bool:
-    """Tell whether a summary can be shorter than what the view shows, before anybody makes it."""
-    start = wanted.span.start
+    """Tell whether a summary as long as it may be would pay, before anybody makes it."""
+    start, room = wanted.span.start, wanted.given.state_chars + _FRAME
     shown = sum(map(draft.shown, range(start, start + wanted.span.length)))
     empty = Shelved(wanted, Summary(state=SessionState(), by="nobody"))
     made = (draft.wire.inspect(m, draft.index.is_injected) for m in _messages(draft, empty))
-    return sum(draft.budget.amount(one.tokens, one.chars) for one in made) < shown
+    size = sum(draft.budget.amount(one.tokens, one.chars) for one in made)
+    size += draft.budget.amount(estimate_bytes(room), room)
+    after = draft.size - shown + size
+    return size < shown and (draft.manual is not None or draft.worth(after, before=draft.began))
 
 
 def _propose(draft: Draft, ready: Shelved) -> None:

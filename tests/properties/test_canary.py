@@ -139,7 +139,7 @@ def test_no_trace_of_a_session(tmp_path: Path, caplog: pytest.LogCaptureFixture)
                 assert CANARY.encode() in session.read(handle) or b"image" in session.read(handle)
             session.flush()
             assert found_in(tmp_path) == []
-    assert view.stats.archived_messages
+    assert view.stats.archived_messages or view.stats.summarized_messages
     assert session.handles()
     with Transcript.open(workspace, "one", keys) as transcript:
         assert CANARY in json.dumps(transcript.messages())
