@@ -261,8 +261,8 @@ def _with_body(request: APIRequest, body: JsonObject) -> APIRequest:
     made = copy.copy(request)
     made.options = copy.copy(request.options)
     made.options.json_data = body
-    if made.stream and made.stream_cls is not None:
-        made.stream_cls = listening(made.stream_cls)
+    if (stream_cls := cast("Any", made.stream_cls)) is not None:
+        made.stream_cls = listening(stream_cls)
     return made
 
 

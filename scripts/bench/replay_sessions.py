@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import product, repeat
 from pathlib import Path
 
+from compactor import Policy, Stage
 from compactor.policy_files import PRESETS
 from compactor.replay import Report, replay, scaled
 from compactor.sources import Recording, UnknownFormat, conversations
@@ -50,6 +51,13 @@ class Setting:
     window: int
     policy: str
     scale: int
+    summarize: bool = True
+
+    def made(self) -> Policy:
+        """Return the policy, without the stage that is left out."""
+        policy = PRESETS[self.policy]()
+        kept = tuple(stage for stage in policy.stages if stage != Stage.SUMMARIZE)
+        return policy if self.summarize else policy.but(stages=kept)
 
 
 class _Log(logging.Handler):
@@ -76,6 +84,9 @@ def main() -> int:
     parser.add_argument("--window", nargs="+", type=int, default=[20_000, 50_000, 200_000])
     parser.add_argument("--policy", nargs="+", choices=list(PRESETS), default=["default"])
     parser.add_argument("--longest", type=int, help="only the N conversations of most messages")
+    parser.add_argument(
+        "--summarize", action="store_true", help="with the last stage, and no model asked"
+    )
     parser.add_argument("--scale", type=int, default=1, help="play each session K times over")
     chosen = parser.parse_args()
     found = sorted(find_jobs(chosen.paths), key=lambda job: -job.messages)
@@ -83,12 +94,12 @@ def main() -> int:
     print(f"{len(jobs)} of {len(found)} conversations, each {chosen.scale} times over")
     print(
         f"{'window':>7} {'policy':<8} sessions requests tokens   cost breaks/100 "
-        "persist   mask archive   over unreadable differing mismatch illegal warned seconds"
+        "persist   mask archive summary   over unreadable differing mismatch illegal warned seconds"
     )
     failed = 0
     with ProcessPoolExecutor(WORKERS) as pool:
         for window, policy in product(chosen.window, chosen.policy):
-            setting = Setting(window, policy, chosen.scale)
+            setting = Setting(window, policy, chosen.scale, chosen.summarize)
             results = list(pool.map(run_job, jobs, repeat(setting)))
             print(_row(setting, results), flush=True)
             for job, (report, warned) in zip(jobs, results, strict=True):
@@ -140,7 +151,7 @@ def run_job(job: Job, setting: Setting) -> tuple[Report, list[str]]:
                 window=setting.window,
                 workspace=workspace,
                 keys=Keys(os.urandom(32), workspace / "state"),
-                policy=PRESETS[setting.policy](),
+                policy=setting.made(),
                 progress=progress,
             )
     finally:
@@ -162,6 +173,7 @@ def _row(setting: Setting, results: Sequence[tuple[Report, list[str]]]) -> str:
         f"{setting.window:>7} {setting.policy:<8} {len(reports):>8} {requests:>8} {tokens:>6.1%} "
         f"{cost:>6.1%} {100 * total('prefix_breaks') / max(requests, 1):>10.2f} "
         f"{decisions['persist']:>7} {decisions['mask']:>6} {decisions['archive']:>7} "
+        f"{decisions['summarize']:>7} "
         f"{total('over_budget'):>6} {total('unreadable'):>10} {total('differing'):>9} "
         f"{total('view_mismatches'):>8} {total('illegal_views'):>7} "
         f"{sum(len(warned) for _, warned in results):>6} {total('seconds'):>7.0f}"
