@@ -87,6 +87,8 @@ class Engine:
         self._prompt: tuple[object, ...] | None = None  # what stood before its messages
         self._time = 0.0  # when it was made, in seconds since the epoch
         self._anchor: Anchor | None = None
+        self.calibration = recorder.calibration
+        self._factor = 1.0  # of it, that the last view was measured with
         self._refused: str | None = None  # why the last turn was not stored
         self._largest = Largest()
         self._was_over = False
@@ -151,6 +153,7 @@ class Engine:
             if left is None or left < 1:
                 return None
             hints = {"max_tokens": left}
+            self._windows |= {turn.arguments.model: refusal.limit} if refusal.limit else {}
         elif refusal.kind is RefusalKind.BOUND_THINKING:
             one = without_thinking(self._draft(turn), 0, RESCUE)
             if one is None:
@@ -172,9 +175,11 @@ class Engine:
         if refusal.kind is RefusalKind.TOO_MANY_BYTES:
             size, _ = self.renderer.weight()
             return Excess(int(size * _LIGHTER), 0)
-        if refusal.limit is not None:
-            self._windows[turn.arguments.model] = refusal.limit
-            room = replace(room, window=min(refusal.limit, room.window))
+        self._windows |= {turn.arguments.model: refusal.limit} if refusal.limit else {}
+        if refusal.measured is not None:
+            self.observe(refusal.measured)
+            self.calibration = self.calibration.corrected(refusal.measured, self._uncalibrated())
+        room = self._limited(turn).tokens
         overhead = room.scaled(room.overhead)
         measured = (refusal.measured or room.window) - overhead
         anchor = Anchor(measured, self.renderer.estimated)
@@ -269,11 +274,12 @@ class Engine:
         return edit
 
     def _limited(self, turn: Turn) -> Room:
-        """Return what a request may take, by what refusals have said of its model."""
-        room, limit = turn.room, self._windows.get(turn.arguments.model)
-        if limit is None or limit >= room.tokens.window:
-            return room
-        return room.with_tokens(replace(room.tokens, window=limit))
+        """Return what a request may take, by what the provider has said of its model."""
+        tokens, limit = turn.room.tokens, self._windows.get(turn.arguments.model)
+        window = tokens.window if limit is None else min(limit, tokens.window)
+        self._factor = self.calibration.factor
+        scale = tokens.scale * self._factor
+        return turn.room.with_tokens(replace(tokens, window=window, scale=scale))
 
     def _is_written_back(self, turn: Turn) -> bool:
         """Find out whether the history starts with a view that an earlier process sent.
@@ -410,11 +416,19 @@ class Engine:
     def observe(self, used: int) -> Anchor:
         """Learn what the provider measured for the last view, in tokens of the whole prompt."""
         self._rescued = False
+        self.calibration = self.calibration.learned(used, self._uncalibrated())
         overhead = self.space.tokens.scaled(self.space.tokens.overhead) if self.space else 0
         self._anchor = Anchor(used - overhead, self._estimated)
         if self._shown is not None:
             self._shown = (*self._shown[:2], self._anchor)
         return self._anchor
+
+    def _uncalibrated(self) -> int:
+        """Return what the whole last prompt was estimated at, but for what usage has taught."""
+        if self.space is None:
+            return self._estimated
+        tokens = self.space.tokens
+        return round(tokens.scaled(tokens.overhead + self._estimated) / self._factor)
 
     def undo(self) -> DecisionSet | None:
         """Take the newest compaction out of force; None where there is none.

@@ -9,7 +9,7 @@ from compactor.storage import Damaged, Kind, Reader
 from .decisions import DecisionSet, decode_digest
 from .messages import JsonObject
 from .plan import ARRIVAL, UNDO
-from .tokens import Anchor
+from .tokens import Anchor, Calibration
 
 
 @dataclass(slots=True)
@@ -20,10 +20,10 @@ class Recorded:
     `points` are lengths of the recorded history with their chain digests; `length` is how many
     messages it has now (None: a crashed writer may have left more than the last point says).
     `sent` is the length and the chain digest of the last view, `anchor` what its provider
-    measured, where no set has rewritten it since, `time` when it was prepared, in milliseconds
-    since the epoch. `undone`: the last compaction was undone, and no view has followed that lacks
-    the thinking since the message `void_from`. `pins` are texts by their keys.
-    `views` are the chain digests of views that were not the history itself, with the lengths of
+    measured, where no set has rewritten it since, `calibration` what that taught, `time` when it
+    was prepared, in milliseconds since the epoch. `undone`: the last compaction was undone, and no
+    view has followed that lacks the thinking since the message `void_from`. `pins` are texts by
+    their keys. `views` are the chain digests of views that were not the history itself, with the lengths of
     the histories that they stood for; `contents` says what each handle names that a set ever had.
     """
 
@@ -38,6 +38,7 @@ class Recorded:
     views: dict[bytes, int] = field(default_factory=dict)
     contents: dict[str, bytes] = field(default_factory=dict)
     anchor: Anchor | None = None
+    calibration: Calibration = field(default_factory=Calibration)
     void_from: int | None = None
     rewritten: bool = False
     arguments: dict[str, str | None] = field(default_factory=dict)
@@ -102,6 +103,8 @@ class Recorded:
             self.rewritten = True
         elif kind in {Kind.REQUEST, Kind.CLOSE}:
             anchor = body.get("answered", {}).get("anchor")
+            if (learned := body.get("answered", {}).get("calibration")) is not None:
+                self.calibration = Calibration(*learned)
             if self.rewritten:
                 self.anchor = None
             elif anchor is not None:

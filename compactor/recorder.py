@@ -98,6 +98,7 @@ class Recorder:
         self.sets = tuple(self._recorded.sets.values())
         self.sent, self.anchor = self._recorded.sent, self._recorded.anchor
         self.undone, self.pins = self._recorded.undone, dict(self._recorded.pins)
+        self.calibration = self._recorded.calibration
         self.time, self.void_from = self._recorded.time, self._recorded.void_from
         self.views, self.contents = dict(self._recorded.views), dict(self._recorded.contents)
 

@@ -6,7 +6,7 @@ the estimate stands alone (error of about 3 % in the median and 12 % at the nine
 `scripts/bench/estimate` prints both). Nothing here does I/O.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Self
 
 from .errors import BadPolicy
@@ -20,6 +20,8 @@ _DENSE = 0.42  # tokens a byte of numbers, logs, hexadecimal and base64
 _DENSE_DIGITS = 0.1  # the share of digits from which a text counts as such
 _SHORTEST = 100  # characters below which the kind of a text makes no difference
 _SAMPLE = 400  # characters of each of three samples
+_APART = 2_000  # tokens by which two prompts must differ to tell how fine the tokenizer is
+_LEAST, _MOST = 0.5, 2.0  # of a factor: beyond, something else was measured
 _DIGITS = b"0123456789"
 
 
@@ -78,6 +80,40 @@ class Anchor:
 
     measured: int
     estimated: int
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """How many tokens the provider counts of an estimated one, learned from two prompts apart.
+
+    Of one prompt alone, what nobody told of (a system prompt, tools) could not be told from a
+    finer tokenizer. `used` and `estimated` are those of the smaller prompt.
+    """
+
+    factor: float = 1.0
+    used: int | None = None
+    estimated: int = 0
+
+    def learned(self, used: int, estimated: int) -> Self:
+        """Return what is known when a prompt of `estimated` tokens measured `used`."""
+        if self.used is None or estimated < self.estimated:
+            return replace(self, used=used, estimated=estimated)
+        apart = estimated - self.estimated
+        if apart < max(_APART, estimated / 2):
+            return self
+        return self._with((used - self.used) / apart)
+
+    def corrected(self, used: int, estimated: int) -> Self:
+        """Return what is known when a prompt was refused: where nothing is, that alone counts."""
+        known = self.factor != 1.0
+        return self if known or estimated <= 0 else self._with(used / estimated)
+
+    def _with(self, factor: float) -> Self:
+        return replace(self, factor=min(max(factor, _LEAST), _MOST))
+
+    def encode(self) -> list[float | int | None]:
+        """Encode as a list."""
+        return [self.factor, self.used, self.estimated]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ PURE = [
     "describe.py",
     "originals.py",
     "manual.py",
+    "refusals.py",
+    "foreign.py",
     "decisions.py",
     "stages/*.py",
     "ledger.py",

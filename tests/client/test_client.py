@@ -595,7 +595,6 @@ def test_a_rescue(opened: Open) -> None:
     assert [number for number, _ in sets.taken] == [1]
 
 
-@pytest.mark.xfail(strict=False, reason="a rescue does not scale what it saves by what was counted")
 def test_a_rescue_where_the_estimate_is_too_high(opened: Open) -> None:
     """What the provider has counted corrects what is estimated of the view after a rescue."""
     history = long_history()

@@ -6,7 +6,7 @@ import pytest
 from histories import SMALL, World, conversation, exchange, human, image
 
 from compactor import BadPolicy, Policy
-from compactor.tokens import Anchor, Budget, Excess, Limits, budget
+from compactor.tokens import Anchor, Budget, Calibration, Excess, Limits, budget
 
 
 def test_room_for_messages_is_what_the_rest_leaves() -> None:
@@ -163,3 +163,45 @@ def test_a_large_image_counts_as_an_image(world: World) -> None:
         view = session.view([human("See.", image(4_000_000))])
     assert not view.over_budget
     assert view.stats.view_tokens < 2_000
+
+
+def test_two_prompts_apart_tell_how_fine_the_tokenizer_is() -> None:
+    """What nobody told of, system prompt and tools, stands in both and drops out."""
+    known = Calibration().learned(20_000 + 13_000, 10_000).learned(20_000 + 39_000, 30_000)
+    assert known.factor == 1.3
+    assert known.learned(20_000 + 41_000, 31_000).factor == pytest.approx(1.333, abs=0.01)
+
+
+def test_prompts_that_are_alike_tell_nothing() -> None:
+    known = Calibration().learned(33_000, 10_000)
+    assert known.learned(35_000, 11_000).factor == 1.0
+    assert known.learned(40_000, 11_999).factor == 1.0
+
+
+def test_a_factor_has_bounds_and_a_smaller_prompt_is_the_new_measure() -> None:
+    known = Calibration().learned(10_000, 10_000)
+    assert known.learned(500_000, 30_000).factor == 2.0
+    assert known.learned(10_100, 30_000).factor == 0.5
+    assert known.learned(5_000, 4_000) == Calibration(1.0, 5_000, 4_000)
+
+
+def test_a_refusal_alone_counts_where_nothing_is_known() -> None:
+    """F46: an overflow corrects the factor."""
+    assert Calibration().corrected(30_000, 20_000).factor == 1.5
+    assert Calibration(1.2, 1, 1).corrected(30_000, 20_000).factor == 1.2
+
+
+def test_what_is_saved_is_scaled_by_what_was_counted(world: World) -> None:
+    """A finer tokenizer: estimates after a set are right, also after a restart."""
+    history = conversation(3)
+    with world.open(policy=SMALL.but(window=20_000)) as session:
+        for number in range(10, 60):
+            view = session.view(history)
+            counted = int(1.4 * sum(len(str(m)) / 3 for m in view.messages))
+            session.observe({"input_tokens": counted})
+            history += exchange(number)
+        after = session.view(history)
+        real = int(1.4 * sum(len(str(m)) / 3 for m in after.messages))
+        assert after.stats.view_tokens == pytest.approx(real, rel=0.12)
+    with world.open(policy=SMALL.but(window=20_000)) as session:
+        assert session.view(history).stats.view_tokens == after.stats.view_tokens
