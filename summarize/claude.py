@@ -59,7 +59,7 @@ class ClaudeSummarizer:
 
     name: Final = "claude"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the limits are named, and have defaults
         self,
         client: Any,
         model: str,
@@ -100,8 +100,7 @@ class ClaudeSummarizer:
                 return self._of_sample(given, given.input_chars, room, spent)
             return self._summary(self._of_all(given, room, spent), spent)
         except Rejected as rejected:
-            usage = spent.usage
-            raise Rejected(rejected.reason, calls=spent.calls, usage=usage) from None
+            raise Rejected(rejected.reason, calls=spent.calls, usage=spent.usage) from None
 
     def _summary(self, state: SessionState, spent: "_Spent", read: int = 0, of: int = 0) -> Summary:
         if state.is_empty:
@@ -143,6 +142,7 @@ class ClaudeSummarizer:
             reason = "too long"
             raise Rejected(reason)
         states = [self._recall(question, room, spent) for question in questions]
+        states = [state for state in states if not state.is_empty]
         while _sizes(before) + _sizes(states) > room.data:
             states = [
                 self._recall(_question(group, (), chars, given.focus), room, spent)
@@ -167,7 +167,8 @@ class ClaudeSummarizer:
         return room.held(state)[0]
 
     def _key(self, question: str) -> bytes:
-        return hashlib.sha256("\0".join([self.model, prompt_version(), question]).encode()).digest()
+        asked = f"{self.model}\0{prompt_version()}\0{question}"
+        return hashlib.sha256(asked.encode()).digest()
 
     def _ask(self, question: str, spent: "_Spent") -> SessionState:
         spent.calls += 1

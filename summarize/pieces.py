@@ -141,6 +141,6 @@ def _split(text: str, most: int) -> list[str]:
 
 def _character(data: bytes, at: int) -> int:
     """Return where the character begins whose bytes hold position `at`."""
-    while data[at] & 0xC0 == 0x80:
+    while data[at] & 0b1100_0000 == 0b1000_0000:  # noqa: PLR2004 - a byte that goes on with one
         at -= 1
     return at
