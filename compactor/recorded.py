@@ -23,8 +23,9 @@ class Recorded:
     measured, where no set has rewritten it since, `calibration` what that taught, `time` when it
     was prepared, in milliseconds since the epoch. `undone`: the last compaction was undone, and no
     view has followed that lacks the thinking since the message `void_from`. `pins` are texts by
-    their keys. `views` are the chain digests of views that were not the history itself, with the lengths of
-    the histories that they stood for; `contents` says what each handle names that a set ever had.
+    their keys. `views` are the chain digests of views that were not the history itself, with the
+    lengths of the histories that they stood for; `contents` says what each handle names that a set
+    ever had.
     """
 
     sets: dict[int, DecisionSet] = field(default_factory=dict)
