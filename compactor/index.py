@@ -77,7 +77,7 @@ class Index:
         self.floor = 0  # planning starts here: behind the provider's own compaction
         self._starts: dict[bytes, list[int]] = {}  # digest of a message to its positions
         self._extents: list[int] = []
-        self._numbers: list[Numbers | None] = []  # of each message
+        self._numbers: dict[int, Numbers | None] = {}  # of each message that has some
         self.last_assistant = -1
         self.request: int | None = None
         self.human: list[int] = []  # where the human speaks
@@ -131,7 +131,12 @@ class Index:
             return False
         self.kept = all(old[i] is messages[i] for i in sample)
         if not self.kept:
-            return all(map(_is_same, old, messages, self._numbers))
+            ones, others = (
+                map(old.__getitem__, self._numbers),
+                map(messages.__getitem__, self._numbers),
+            )
+            same = map(alike, ones, others, self._numbers.values())
+            return old == messages[:count] and all(same)
         fresh = messages[count:]
         old += fresh
         try:
@@ -199,7 +204,7 @@ class Index:
         return Edit(start, len(old) - start - tail, len(new) - start - tail, touched)
 
     def _is_known(self, position: int, source: object) -> bool:
-        return _is_same(self._sources[position], source, self._numbers[position])
+        return _is_same(self._sources[position], source, self._numbers.get(position, ()))
 
     def _append(self, made: list[tuple[JsonObject, Message]]) -> None:
         first = len(self.messages)
@@ -209,6 +214,7 @@ class Index:
         for position, (_, facts) in enumerate(made, first):
             self._enter(position, facts)
         new = self.messages[first:]
+        self._numbers |= {i: f.numbers for i, f in enumerate(new, first) if f.numbers != ()}
         self.chain += list(accumulate((f.digest for f in new), link, initial=self.chain.pop()))
         self.sums += accumulate((f.tokens for f in new), initial=self.sums.pop())
         self.chars += accumulate((f.chars for f in new), initial=self.chars.pop())
@@ -221,7 +227,6 @@ class Index:
         if facts.human:
             self.request = position
             self.human.append(position)
-        self._numbers.append(facts.numbers)
         self._starts.setdefault(facts.digest, []).append(position)
         for number, block in enumerate(facts.blocks):
             if block.kind is Kind.CALL and block.call_id is not None:

@@ -25,16 +25,16 @@ from .explain import Explanation, explain
 from .foreign import Recognizer
 from .messages import JsonObject, plain
 from .opening import close_late, open_recorder
-from .originals import original
 from .plan import Situation
 from .policy import Policy
 from .policy_files import load
+from .recall import Recall
 from .recorder import Recorder
 from .refusals import Refusal, RefusalKind, refusal_of
 from .stages import Manual, Wanted
 from .summaries import Summaries
 from .summarize import Summarizer
-from .transcript import Transcript, vault_root
+from .transcript import vault_root
 from .view import View
 from .wire import Wire, wire_format
 
@@ -70,11 +70,12 @@ class Compactor:
         self._wire: Wire = wire_format(wire)
         self._recorder = recorder
         self._place = place
-        self._transcript: Transcript | None = None
         self._reader = Reader()
-        self._engine = (
-            Engine(self._wire, policy, recorder, self._recall, counter) if recorder else None
-        )
+        self._recall: Recall | None = None
+        self._engine: Engine | None = None
+        if recorder is not None and place is not None:
+            self._recall = Recall(place, session)
+            self._engine = Engine(self._wire, policy, recorder, self._recall.history, counter)
         self._recognizer = Recognizer(resumed=recorder is not None and recorder.sent is not None)
         self._summaries = Summaries(summarizer)
         self._lock = threading.RLock()
@@ -467,10 +468,10 @@ class Compactor:
 
         """
         with self._lock:
-            if self._engine is None or switched_off():
+            if self._engine is None or self._recall is None or switched_off():
                 return False
             try:
-                return self._recognizer.is_own(body, self._engine.renderer, self._recall)
+                return self._recognizer.is_own(body, self._engine.renderer, self._recall.history)
             except (StorageError, OSError) as error:
                 _LOG.warning("it is not known what this session was about: %s", error)
                 return True
@@ -580,31 +581,11 @@ class Compactor:
             StorageError: where the vault cannot give it, and the history at hand does not have it.
 
         """
-        if self._engine is None or self._place is None:
+        if self._engine is None or self._recall is None:
             message = "no such handle in this session"
             raise UnknownHandle(message, hint="Compactor.handles() lists them.")
         with self._lock:
-            try:
-                if self._transcript is None:
-                    root, keys = self._place
-                    self._transcript = Transcript.open(root, self.session, keys)
-                return self._transcript.read(handle)
-            except (StorageError, OSError, UnknownHandle):
-                # The vault may have been replaced under the running session: look anew next time.
-                transcript, self._transcript = self._transcript, None
-                if transcript is not None:
-                    transcript.close()
-                found = original(self._engine.renderer, handle)
-                if found is None:
-                    raise
-                return found
-
-    def _recall(self) -> list[JsonObject]:
-        """Read the history that the transcript holds."""
-        assert self._place is not None  # noqa: S101 - there is a recorder
-        root, keys = self._place
-        with Transcript.open(root, self.session, keys) as transcript:
-            return transcript.messages()
+            return self._recall.read(handle, self._engine.renderer)
 
     def flush(self) -> None:
         """Make all that was recorded durable.
@@ -626,8 +607,8 @@ class Compactor:
         """
         if not self._closed:
             self._closed = True
-            if self._transcript is not None:
-                self._transcript.close()
+            if self._recall is not None:
+                self._recall.close()
             if self._recorder is not None:
                 with self._lock:
                     self._recorder.close()

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import compactor.cli
-from compactor import Compactor, Keys, Policy, Transcript
+from compactor import Compactor, Keys, Policy, Stage, Transcript
 from compactor.cli.replay import replay as command
 from compactor.replay import replay
 from compactor.sources import Recording, RequestPoint, formats, load
@@ -180,7 +180,9 @@ def cost_of(recording: Recording, window: int) -> tuple[float, float, int]:
     folder = Path(os.environ["TMPDIR"]) / "cost"
     folder.mkdir(exist_ok=True)
     keys = Keys(bytes(32), folder / "state")
-    with Compactor.open(folder, policy=Policy(window=window), keys=keys) as opened:
+    stages = tuple(stage for stage in Policy().stages if stage is not Stage.SUMMARIZE)
+    policy = Policy(window=window, stages=stages)  # as `replay` without --summarize
+    with Compactor.open(folder, policy=policy, keys=keys) as opened:
         for point in recording.requests:
             history = recording.messages[: point.length]
             both = [history, opened.view(history).messages]

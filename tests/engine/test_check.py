@@ -111,7 +111,7 @@ def compacted() -> tuple[Renderer, DecisionSet]:
     one = plan(
         WIRE, renderer.index, renderer.ledger, budget(10_000, 0, 0), SMALL, Situation(readable=True)
     )
-    assert one is not None
+    assert isinstance(one, DecisionSet)
     return renderer, one
 
 
