@@ -563,7 +563,9 @@ class Compactor:
                 self._engine.renderer.index.digest(said)  # refuses here what it would refuse later
             anchor = self._engine.observe(used)
             facts["anchor"] = [anchor.measured, anchor.estimated]
-            facts["calibration"] = self._engine.calibration.encode()
+            if self._recorder.calibration != self._engine.calibration:
+                self._recorder.calibration = self._engine.calibration
+                facts["calibration"] = self._recorder.calibration.encode()
             self._recorder.answered(facts, said, self._engine.sent)
 
     def handles(self) -> list[str]:

@@ -87,7 +87,8 @@ class Calibration:
     """How many tokens the provider counts of an estimated one, learned from two prompts apart.
 
     Of one prompt alone, what nobody told of (a system prompt, tools) could not be told from a
-    finer tokenizer. `used` and `estimated` are those of the smaller prompt.
+    finer tokenizer. `used` and `estimated` are those of the smaller prompt. The factor is rounded
+    to hundredths: so it seldom changes, and is seldom recorded.
     """
 
     factor: float = 1.0
@@ -109,7 +110,7 @@ class Calibration:
         return self if known or estimated <= 0 else self._with(used / estimated)
 
     def _with(self, factor: float) -> Self:
-        return replace(self, factor=min(max(factor, _LEAST), _MOST))
+        return replace(self, factor=round(min(max(factor, _LEAST), _MOST), 2))
 
     def encode(self) -> list[float | int | None]:
         """Encode as a list."""
