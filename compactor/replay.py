@@ -183,6 +183,7 @@ def replay(  # noqa: PLR0913 - the options of the command
     keys: Keys,
     policy: Policy | None = None,
     until: int | None = None,
+    release: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Report:
     """Replay a session into the vault of `workspace`, read everything back, and compare.
@@ -194,6 +195,8 @@ def replay(  # noqa: PLR0913 - the options of the command
         keys: the host's keys.
         policy: the settings; its window gives way to `window`.
         until: stop after this many requests.
+        release: empty `recording` when it is no longer needed, before the views are rebuilt: a long
+            session then stands in memory once, not twice.
         progress: called with the steps done and the steps there are.
 
     Raises:
@@ -210,7 +213,12 @@ def replay(  # noqa: PLR0913 - the options of the command
     used = recording.messages[: points[-1].length] if points else []
     report.messages, report.requests = len(used), len(points)
     report.history_bytes = sum(len(canonical(message)) for message in used)
-    _prove(report, used, vault, keys, digests, progress)
+    with Transcript.open(vault, report.session, keys) as transcript:
+        _read_back(report, used, transcript)
+        if release:
+            recording.messages.clear()
+            used.clear()
+        _rebuild(report, transcript, digests, progress)
     folder = vault / "s" / report.session
     report.vault_bytes = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
     report.seconds = time.monotonic() - started
@@ -436,29 +444,30 @@ def _original(decision: AnyDecision, messages: Sequence[JsonObject], wire: Wire)
     return wire.block_bytes(messages[at], decision.target.block)
 
 
-def _prove(  # noqa: PLR0913, PLR0917 - one proof, in one place
+def _read_back(report: Report, messages: Sequence[JsonObject], transcript: Transcript) -> None:
+    """Read every left-out part from the vault alone, and compare."""
+    wire = wire_format("anthropic")
+    transcript.handles()
+    for one in transcript.sets:
+        for decision in one.decisions:
+            original = _original(decision, messages, wire)
+            try:
+                report.differing += transcript.read(decision.handle) != original
+            except (StorageError, CompactorError, OSError):
+                report.unreadable += 1
+
+
+def _rebuild(
     report: Report,
-    messages: Sequence[JsonObject],
-    vault: Path,
-    keys: Keys,
-    digests: list[bytes],
+    transcript: Transcript,
+    digests: Sequence[bytes],
     progress: Callable[[int, int], None],
 ) -> None:
-    """Read every left-out part and rebuild every view from the vault alone, and compare."""
-    wire = wire_format("anthropic")
-    with Transcript.open(vault, report.session, keys) as transcript:
-        transcript.handles()
-        for one in transcript.sets:
-            for decision in one.decisions:
-                original = _original(decision, messages, wire)
-                try:
-                    report.differing += transcript.read(decision.handle) != original
-                except (StorageError, CompactorError, OSError):
-                    report.unreadable += 1
-        rebuilt = 0
-        for request in transcript.requests():
-            same = rebuilt < len(digests) and request.rebuilt == request.digest == digests[rebuilt]
-            report.view_mismatches += not same
-            rebuilt += 1
-            progress(len(digests) + rebuilt, 2 * len(digests))
-        report.view_mismatches += abs(len(digests) - rebuilt)
+    """Rebuild every view from the vault alone, and compare."""
+    rebuilt = 0
+    for request in transcript.requests():
+        same = rebuilt < len(digests) and request.rebuilt == request.digest == digests[rebuilt]
+        report.view_mismatches += not same
+        rebuilt += 1
+        progress(len(digests) + rebuilt, 2 * len(digests))
+    report.view_mismatches += abs(len(digests) - rebuilt)

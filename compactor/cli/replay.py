@@ -137,6 +137,7 @@ def replay(  # noqa: PLR0913, PLR0917 - the options of the command
                         keys=keys,
                         policy=policy,
                         until=until,
+                        release=True,
                         progress=progress,
                     )
                 reports.append(report)

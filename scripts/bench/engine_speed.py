@@ -212,7 +212,7 @@ def memory(folder: Path, size: int) -> list[Row]:
     file = folder / "session.jsonl"
     history = _alone(partial(_write, size=size), file)
     before = _peak()
-    replay(load(file), window=WINDOW * size, workspace=folder, keys=_keys(folder))
+    replay(load(file), window=WINDOW * size, workspace=folder, keys=_keys(folder), release=True)
     return [
         Row(f"replay of a history of {size} messages", history / MB, "{:.1f} MB"),
         Row("  memory before it", before / MB, "{:.0f} MB"),
