@@ -59,15 +59,25 @@ def load(workspace: str | Path = ".") -> Policy:
         if "preset" in settings:
             policy = _preset(source, settings.pop("preset"))
     for source, settings in layers:
-        try:
-            policy = policy.but(**settings)
-        except BadPolicy as error:
-            raise _bad(source, str(error).removeprefix("policy: "), error.hint) from None
+        policy = _laid_over(source, policy, settings)
     if "not_human" in layers[1][1]:
         # Whoever can write there, an agent among them, could have the human's words left out.
         message = "not_human is not taken from a workspace"
         raise _bad(layers[1][0], message, f"Set it in {user_file()}, or pass policy=.")
     return policy
+
+
+def read(path: Path | None, preset: str | None = None) -> Policy:
+    """Return the policy of one file, which may be none; a preset goes before the one it names.
+
+    Raises:
+        BadPolicy: as `load`, and for a file that does not exist.
+
+    """
+    settings = {} if path is None else _table(path, (), optional=False)
+    source = str(path or "preset")
+    named = settings.pop("preset", "default")
+    return _laid_over(source, _preset(source, preset or named), settings)
 
 
 def user_file() -> Path:
@@ -76,15 +86,15 @@ def user_file() -> Path:
     return Path(named or platformdirs.user_config_path("compactor") / "policy.toml")
 
 
-def _table(path: Path, names: tuple[str, ...]) -> dict[str, Any]:
+def _table(path: Path, names: tuple[str, ...], *, optional: bool = True) -> dict[str, Any]:
     import tomllib
 
     try:
         with path.open("rb") as file:
             table: Any = tomllib.load(file)
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
     except OSError as error:
+        if optional and isinstance(error, FileNotFoundError | NotADirectoryError):
+            return {}
         message = f"cannot be read: {error.strerror}"
         raise _bad(path, message, "Make it readable, or move it away.") from None
     except (ValueError, RecursionError) as error:
@@ -117,6 +127,13 @@ def _environment() -> dict[str, Any]:
                 hint = "Unset it for the setting of the files, or the default."
                 raise _bad(_variable(name), f"must be {rule}", hint) from None
     return settings
+
+
+def _laid_over(source: str, policy: Policy, settings: Mapping[str, Any]) -> Policy:
+    try:
+        return policy.but(**settings)
+    except BadPolicy as error:
+        raise _bad(source, str(error).removeprefix("policy: "), error.hint) from None
 
 
 def _variable(name: str) -> str:

@@ -3,7 +3,6 @@
 import os
 import sys
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +11,8 @@ from typing import Any
 import click
 import orjson
 
-from compactor.errors import BadPolicy
-from compactor.policy import STAGES, Policy, Stage
-from compactor.policy_files import PRESETS
+from compactor.policy import STAGES, Stage
+from compactor.policy_files import PRESETS, read
 from compactor.replay import Report, scaled
 from compactor.replay import replay as run
 from compactor.sources import Recording, conversations, formats
@@ -120,7 +118,7 @@ def replay(  # noqa: PLR0913, PLR0917 - the options of the command
     if os.environ.get("COMPACTOR", "").strip().lower() == "off":
         message = "COMPACTOR=off is set: there is nothing to replay with compaction off"
         raise click.UsageError(message)
-    policy = _policy(preset, policy_file)
+    policy = read(policy_file, preset)
     if not summarize:
         policy = policy.but(stages=tuple(s for s in policy.stages if s != Stage.SUMMARIZE))
     size = window or policy.window or DEFAULT_WINDOW
@@ -149,23 +147,6 @@ def replay(  # noqa: PLR0913, PLR0917 - the options of the command
 
         show(reports, kept=vault and vault / FOLDER)
     sys.exit(1 if any(report.failures for report in reports) else 0)
-
-
-def _policy(preset: str | None, path: Path | None) -> Policy:
-    """Return a preset with the settings of a file laid over it."""
-    settings: dict[str, Any] = {}
-    if path is not None:
-        try:
-            settings = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError):
-            message = f"{path}: is no TOML"
-            raise BadPolicy(message, hint="See https://toml.io.") from None
-    named = settings.pop("preset", "default")
-    name = preset or named
-    if not isinstance(name, str) or name not in PRESETS:
-        message = f"{path}: preset must be the name of one"
-        raise BadPolicy(message, hint=f"The presets are {', '.join(PRESETS)}.")
-    return PRESETS[name]().but(**settings)
 
 
 def _warn(recording: Recording) -> None:
